@@ -24,8 +24,8 @@ class Clock:
         self.experiment = experiment
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        """Return the clock of an LPS for its rounds with devices. The devices in `cluster` belong to one cluster or, if
-        clusters span LPSs, to all clusters.
+        """Return the clock of an LPS for its rounds with devices. `cluster` lists these devices: one cluster or, if
+        clusters span LPSs, all devices of the LPS.
         """
         return LpsClock(self.experiment)
 
@@ -86,8 +86,8 @@ CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
 
 
 def clock_of(experiment: Experiment) -> Clock:
-    """Return the clock that an experiment names. If this process sends spans, the returned clock also makes the
-    spans.
+    """Return the clock that an experiment names. If this process sends trace spans (OpenTelemetry), the returned clock
+    also makes the spans.
     """
     clock = CLOCKS[experiment.clock](experiment)
     if (spans := process_spans()) is None:

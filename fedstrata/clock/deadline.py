@@ -1,13 +1,14 @@
-"""Deadlines of rounds in virtual time: which children are late, and until when late children are busy.
+"""Deadlines of rounds in virtual time: which children are late, and how long late children stay busy.
 
 Each round has one deadline object. With the base class `Deadline`, no child is late. With `OwnLinks`, each child has a
 link of its own, so a child's lateness does not depend on other children. With `SharedUplink`, children share a link, so
-lateness depends on all transfers. There, each child first announces its update. The child sends the update only when
-the parent knows which children are late. A late transfer on the shared link is stopped at the deadline, and its device
-is then free. A device that is still receiving or computing at the deadline is busy until it has finished.
+lateness depends on all transfers. With `SharedUplink`, each child first announces its update. The child sends the
+update only when the parent knows which children are late. A late transfer on the shared link is stopped at the
+deadline, and its device is then free. A device that is still receiving or computing at the deadline is busy until it
+has finished.
 
-A round that asks a question has two deadlines. The time for answers begins with the round. The time for updates begins
-when the parent knows the plan.
+A round can ask the devices a question before they train. The GPS then makes a plan from the answers. Such a round has
+two deadlines. The time for answers begins with the round. The time for updates begins when the parent knows the plan.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
@@ -29,14 +30,14 @@ class Waiting(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the round waits for no further child."""
+        """Return whether the round has stopped waiting for children."""
 
     def exclude(self, child_id: str) -> None:
         """Stop waiting for a child."""
 
 
 class Begun(Protocol):
-    """Define the members of an open round that the round's deadline uses."""
+    """Define the attributes and methods of an open round that the round's deadline object uses."""
 
     @property
     def number(self) -> int:
@@ -47,8 +48,8 @@ class Begun(Protocol):
         """The children for which the round waits."""
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the size of the model that the parent sends to a child, with the model's header, and the number of
-        this model.
+        """Return the size and the number of the model that the parent sends to a child. The size includes the model's
+        header.
         """
 
 
@@ -60,8 +61,8 @@ class Deadline:
     is_gathering = False  # whether the round still waits for announcements
 
     def begin(self, opened: Begun) -> None:
-        """Prepare for the round before any child knows that it is open. Leave out children that stay busy until the
-        deadline or longer.
+        """Prepare this deadline before any child learns that the round is open. Leave out children that are still busy
+        at the deadline.
         """
 
     # --- what children announce ---------------------------------------------------------------
@@ -72,7 +73,7 @@ class Deadline:
 
     def note(self, header: pb.UpdateHeader) -> None:
         """Keep the announcement of a child's update. Raises PayloadError if the announced work takes more than 73
-        years. The clock cannot hold longer times.
+        years, the limit of the virtual clock.
         """
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
@@ -109,25 +110,27 @@ class Deadline:
         return ()
 
     def found(self, late: Iterable[pb.Flow]) -> None:
-        """Leave out the children with late answers. This parent had found these children before it was restarted."""
+        """After a restart of the parent, leave out the children with late answers again. `late` has the transfers of
+        these children, which were recorded before the restart.
+        """
 
     def goes_on(self, goes_on_ns: int) -> None:
-        """Begin to wait for updates. `goes_on_ns` is the time at which the parent learned of the round's plan."""
+        """Begin to wait for updates. `goes_on_ns` is the time at which the parent learned of the plan that was made
+        from the answers.
+        """
 
     # --- results of a deadline -------------------------------------------------------------------
 
     @property
     def ends_ns(self) -> int | None:
-        """The time at which the deadline ends the round, or the round's wait for answers. None if no child misses the
-        deadline.
+        """The time of the deadline if a child misses it, otherwise None. While the round waits for answers, this is the
+        deadline for answers.
         """
         return None
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """The times and bytes of each late child, ordered by name. The round's sum contains no update of a late
-        child.
-        """
+        """The transfers and the work of each late child, ordered by the child's name. The round uses none of them."""
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
@@ -137,8 +140,8 @@ class Deadline:
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """At the end of the round, set in `busy_ns` the time until which each busy child is busy. `here` has the
-        children that this parent serves. Both arguments use the children's indexes.
+        """Update `busy_ns` at the end of the round. It maps the index of each busy child to the time at which the child
+        is free again. `here` has the indexes of the children that this parent serves.
         """
 
 
@@ -230,8 +233,8 @@ class OwnLinks(Deadline):
         return [flow for _, flow in sorted(self._late.items())]
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Set in `busy_ns` the time until which each busy child is busy. A child that is not in `here` has moved to
-        another LPS. This LPS no longer counts such a child as busy.
+        """Update `busy_ns`, which maps each busy child to the time at which the child is free again. Delete entries of
+        earlier rounds for children that are not in `here`, because these children have moved to another LPS.
         """
         not_drawn = {index: free for index, free in busy_ns.items() if index in here and index not in self._drawn}
         busy_ns.clear()
@@ -257,7 +260,7 @@ class SharedUplink(OwnLinks):
 
     def note(self, header: pb.UpdateHeader) -> None:
         """Keep the first announcement of a child's update. Raises PayloadError if the announced work takes more than 73
-        years. The clock cannot hold longer times.
+        years, the limit of the virtual clock.
         """
         if self.wants_word_of(header.child_id):
             updated = self._updated(header)

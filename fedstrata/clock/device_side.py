@@ -44,19 +44,19 @@ class DeviceClock:
         return ChildClock()
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        """Wait until the calculated time of a device's training has passed. The device trains to answer a question
-        before the first round.
+        """Note that a device has trained to answer a question before the first round. On the real clock, wait until
+        this training has taken as long as it would on the device's board.
         """
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
-        """Wait until the calculated time of a device's answer in an LPS round has passed. Return the nanoseconds since
-        the work began; 0 if this clock never waits.
+        """Note that a device has computed its answer in an LPS round. On the real clock, wait until this has taken as
+        long as it would on the device's board. Return the nanoseconds since the work began; 0 on other clocks.
         """
         return 0
 
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
-        """Wait until the calculated time of a device's computing in an LPS round has passed. Return the device's report
-        of its work, or None if the run has no clock.
+        """Note that a device has computed its update in an LPS round. On the real clock, wait until the computing has
+        taken as long as it would on the device's board. Return the report of the work, or None if the run has no clock.
 
         `answer` is the device's answer in the round, if the round asked a question.
         """
@@ -64,7 +64,7 @@ class DeviceClock:
 
 
 class VirtualDeviceClock(DeviceClock):
-    """Report the device's work to its parents. They calculate the times."""
+    """Report a device's work to its parents. From these reports, the parents calculate how long the work takes."""
 
     def __init__(self, experiment: Experiment) -> None:
         shared = experiment.links.shared
@@ -85,7 +85,7 @@ class VirtualDeviceClock(DeviceClock):
 
 
 class RealDeviceClock(VirtualDeviceClock):
-    """Wait after a device has computed, until the calculated time of the computing has passed."""
+    """Wait after each computation of a device, so that it takes as long as it would on the device's board."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

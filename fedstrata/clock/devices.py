@@ -89,8 +89,8 @@ class Presence:
         return now_ns
 
     def there(self, indexes: Iterable[int], now_ns: int) -> dict[int, int]:
-        """Return the devices that take part in a round that begins at `now_ns`. Each device comes with the time from
-        which it is present.
+        """Return the devices that take part in a round that begins at `now_ns`. The result maps each device's index to
+        the time from which the device is present.
 
         All present devices take part. If no device is present, the first devices to return take part. If no device ever
         returns, the result is empty.

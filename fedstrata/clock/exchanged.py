@@ -1,4 +1,4 @@
-"""The bytes that a parent and a child send each other in a round, and the work that the child reports."""
+"""How many bytes a parent and a child send each other in a round, and the work that the child reports."""
 
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -9,7 +9,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanged:
-    """Hold the bytes that a parent and one child sent each other in a round, and the work that the child reports."""
+    """Hold how many bytes a parent and one child sent each other in a round, and the work that the child reports."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -18,8 +18,8 @@ class Exchanged:
 
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
-        """Return the bytes of an update (header and payload), and the reported work. Header fields that depend on real
-        time or on a resumed transfer are left out.
+        """Return the size of an update (header and payload), and the reported work. The size does not include header
+        fields that depend on real time or on a resumed transfer.
         """
         own = pb.UpdateHeader(
             run_id=header.run_id,
@@ -38,20 +38,20 @@ class Exchanged:
 
     @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
-        """Return the bytes of an answer in a round. With its update, the device later reports the bytes of the answer
-        again.
+        """Return the size of an answer in a round, and the work for it. The device reports both again in its later
+        update.
         """
         for_it = answer.trained_examples
         return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
 
     @classmethod
     def of_flow(cls, flow: pb.Flow) -> Self:
-        """Return the bytes of a model and of the child's answer. They are read from the record of the transfers
-        (`pb.Flow`).
+        """Return the sizes of a model and of the child's answer, and the reported work. `flow` is the record of the
+        child's transfers.
         """
         said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
         return cls(down_bytes=flow.down_bytes, work=said, stream=flow.stream)
 
     def after(self, sent: "Exchanged") -> "Exchanged":
-        """Return the bytes of this upload together with the bytes of `sent`, the download before the upload."""
+        """Return this upload together with `sent`, the download of the model before the upload."""
         return replace(self, down_bytes=sent.down_bytes, stream=sent.stream)

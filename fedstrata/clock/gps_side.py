@@ -60,8 +60,8 @@ class GpsClock:
         """Calculate, from the answers in the journal, how long the questions before training took."""
 
     def resume(self, global_round: int) -> None:
-        """Let the links continue with the rates that they have at the present time of the run. A GPS calls this when it
-        opens its first global round.
+        """Set the time of the links to the time since training began, so that a restarted GPS has links with the right
+        rates. A GPS calls this when it opens its first global round.
         """
 
     def begins_ns(self, global_round: int) -> int:
@@ -151,7 +151,9 @@ class RealGpsClock(GpsClock):
 
 
 def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
-    """Return the questions before training by name, with the devices' answers from the journal."""
+    """Return the questions that were asked before training, by name. From the journal, each question gets the size of
+    each device's answer, and the number of examples used for the answer. Newcomers are left out.
+    """
     method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:

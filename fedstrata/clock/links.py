@@ -34,7 +34,7 @@ HEADER_BYTES = 4 << 10  # more than the headers of a message take
 
 @dataclass(frozen=True)
 class Link:
-    """Hold how a link changes over time. Each of `parts` has a time and the settings that hold from then on. The first
+    """Hold how a link changes over time. Each of `parts` has a time and the settings that apply from then on. The first
     time is 0. Each of `cuts` has the beginning and the end of an outage.
     """
 
@@ -52,8 +52,8 @@ class Link:
         return self._rates[way]
 
     def drawn(self, address: Sequence[int]) -> "Link":
-        """Return this link with a drawn trace in place of each generator of traces. The traces depend on `address`
-        (seed, tier and child).
+        """Return this link after each random generator of traces was replaced by one trace that it has drawn. The
+        traces depend on `address` (seed, tier and child).
         """
         return replace(self, parts=tuple((at_ns, link.drawn(address)) for at_ns, link in self.parts))
 
@@ -203,10 +203,11 @@ class TierLinks:
         return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
 
     def piece_bytes(self, index: int | None, way: int) -> int:
-        """Return the size of a payload's pieces, in bytes. The size is at least 1 KiB. A larger piece takes at most 10
-        ms on the child's own link, and at most 2.5 ms on a shared link.
+        """Return the size of a payload's pieces, in bytes. A piece takes at most 10 ms on the child's own link, and at
+        most 2.5 ms on a shared link. If the shared link broadcasts models, a piece of a download takes at most 10 ms on
+        it. But a piece never has less than 1 KiB.
 
-        For a broadcast, `index` is None. The pieces of a broadcast take at most 10 ms on the shared link.
+        For the broadcast itself, `index` is None, because it does not use the link of one child.
         """
         own = fastest(self.link_of(index).rate(way)) if index is not None else None
         shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS
@@ -271,10 +272,10 @@ def lps_links(experiment: Experiment) -> TierLinks:
 
 
 def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
-    """Return how long a parent waits for the start of an upload. A child that waits for the parent's answer gives up
-    earlier.
+    """Return the limit on the time that a parent waits for the parts of an upload. It is longer than the child's own
+    deadline for the upload, so that the child gives up first.
 
-    If links delay transfers in real time, the result includes the longest time of a transfer on the links.
+    If links delay transfers in real time, the limit includes the longest time that a transfer takes on the links.
     """
     wait = UploadWait(first_s=payload_timeout_s(max(payload_bytes, CHUNK_BYTES)) + LATER_S)
     if not experiment.is_paced:

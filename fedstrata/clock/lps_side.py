@@ -1,5 +1,5 @@
-"""The clock of an LPS, for the devices of one cluster or, if clusters span LPSs, of all clusters. The clock writes the
-times of rounds into the LPS's report.
+"""The clock of an LPS for its rounds with devices. An LPS has one clock for each cluster or, if clusters span LPSs, one
+clock for all its devices. The clock writes the times of rounds into the LPS's report.
 """
 
 import time

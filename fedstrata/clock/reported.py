@@ -22,7 +22,9 @@ def check_work(work: pb.Work, child_id: str) -> None:
 
 
 def check_times(times: pb.RoundTimes, of: str) -> None:
-    """Raise PayloadError if a round cannot have had these times and transfers. The message begins with `of`."""
+    """Raise PayloadError if a round cannot have had these times and transfers. The error message begins with `of`, the
+    name of the round.
+    """
     if not all(0 <= getattr(times, name) < LATEST_NS for name in TIMES):
         raise PayloadError(f"{of} is reported with an impossible time; its end is {times.ends_ns} ns")
     if any(getattr(times, name) < 0 for name in SUMMED):

@@ -1,7 +1,7 @@
 """The clocks that a round between a parent and its children uses.
 
-The parent's clock says whether updates must state the work of their senders, and waits until bytes have arrived. The
-child's clock says how long calls may take.
+The parent's clock waits until bytes have arrived. It also says whether a child must report in each update how much it
+has computed. The child's clock says how long calls may take.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -43,18 +43,22 @@ class ParentClock:
     takes_turns = True  # whether a stream that waits for its next bytes keeps its child's turn
 
     def __init__(self, *, wants_work: bool = False) -> None:
-        """Set whether each update must state how much its sender has computed (`wants_work`). A timeline needs this."""
+        """Set `wants_work`: whether a child must report in each update how much it has computed. The virtual clock
+        calculates times from these reports, and the real clock records them.
+        """
         self.wants_work = wants_work
 
     def now_ns(self) -> int:
-        """Return the current time of the links; 0 if nothing is delayed."""
+        """Return the current time, in nanoseconds since an arbitrary time; 0 if nothing is delayed."""
         return 0
 
     def began(self, ago_ns: int) -> None:
-        """Set the start of the links' time to `ago_ns` nanoseconds before now."""
+        """Set the start of the links' schedules to `ago_ns` nanoseconds before now. Rates and latencies change at times
+        that count from this start.
+        """
 
     def round_opened(self) -> None:
-        """Note that a new round is open. Its models are new transfers."""
+        """Note that a new round is open. Broadcasts of the last round's models accept no further children."""
 
     def take(self, number: int) -> list[pb.Carried]:
         """Return how much the links have carried in a round. Forget this round and earlier rounds."""
@@ -94,8 +98,8 @@ class ParentClock:
     def arriving(
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Return a context that gives the parts of an update after its header. The caller has already checked the
-        header.
+        """Return a context manager that gives an iterator over the parts of an update after its header. The caller has
+        already checked the header.
         """
         return nullcontext(parts)
 
@@ -163,8 +167,8 @@ class HeldBack(ParentClock):
 async def _pieces(
     turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """Yield the payload from byte `offset` on, each piece at its arrival time. While a piece is on its way, this
-    download has no turn, so other downloads may have one.
+    """Yield the payload from byte `offset` on, each piece at its arrival time. This download takes a turn (see `Turns`)
+    only to read a chunk. While it waits for a piece to arrive, other downloads can take turns.
 
     If the consumer is slow, all bytes that have arrived in the meantime come as one piece.
     """
@@ -186,7 +190,9 @@ async def _pieces(
 
 
 class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
-    """Give each part of an update at its arrival time. Entering this context waits until the first part has arrived."""
+    """Iterate over the parts of an update, each at its arrival time. This object is also a context manager. On entry,
+    it waits until the first part has arrived.
+    """
 
     def __init__(self, transfers: Transfers, header: pb.UpdateHeader, parts: AsyncIterator[Any]) -> None:
         self._parts = parts
@@ -254,7 +260,7 @@ class ChildClock:
 
 
 class CountingChild(ChildClock):
-    """Count the bytes of models. A timeline needs this."""
+    """Count the bytes of models, because the virtual clock calculates times from them."""
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
         first = pb.ModelHeader()

@@ -36,8 +36,9 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold the flows under way with equally fast own links. All flows of a group get the same rate. They reach their
-    marks (numbers of bits, see `FairLink.begin`) in the order of their targets.
+    """Hold one group of the flows under way: all flows to or from children with equally fast links of their own. All
+    flows of a group get the same rate. They reach their marks (numbers of bits, see `FairLink.begin`) in the order of
+    their targets (see `_UnderWay.target`).
     """
 
     most: int  # rate of the flows' own links, in bits per second
@@ -75,10 +76,13 @@ class FairLink:
     """Share a link max-min fairly among all transfers (flows) under way. The caller starts flows, advances the time,
     and may remove flows before their end.
 
-    A flow can end at a fraction of a nanosecond. Then the shares of the other flows change. Flows with equally fast own
-    links form a group. They get the rate of their own links or, if it is less, an even share of the rate that slower
-    groups leave. All groups with the even share have one common counter, `_level`. For a group with its own rate, the
-    time takes the place of the counter. So an event takes a few searches in ordered lists, not a pass over all groups.
+    The shares of all flows change when a flow begins or ends, which may be at a fraction of a nanosecond. Each child
+    also has a link of its own, and flows of children with equally fast links form a group. Slow groups get the full
+    rate of their own links. The flows of all other groups share evenly the rate that the slow groups leave.
+
+    A counter for each group says how much each of its flows has received. The groups with an even share have one common
+    counter, `_level`. For a slow group, the counter follows from the time and the rate of the group. So an event takes
+    a few searches in ordered lists, not a pass over all groups.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -350,8 +354,8 @@ def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[
 
 
 def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
-    """Start the flows that have bits and that start by `until_ns`. Return the flows that end before the last of the
-    started flows starts, with their times.
+    """Start the flows that have bits and that start by `until_ns`, and advance the time to the start of the last flow.
+    Return the flows that have ended by then, each with the time of its end.
     """
     passed: list[tuple[int, int]] = []
     for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):
@@ -362,7 +366,9 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
 
 @dataclass
 class SharedFlow:
-    """Hold a transfer on its way over a shared link, with the times at which it passed its marks."""
+    """Hold a transfer on its way over a shared link, with the times at which it passed its marks (see
+    `FairLink.begin`).
+    """
 
     marks: Sequence[int]  # numbers of bits, ascending; the last mark is the size of the transfer
     passed: list[int] = field(default_factory=list)  # times at which the transfer passed its first marks

@@ -109,8 +109,8 @@ class _Parent(_Around):
         self._add(number, place, part, began_ns, ended_ns, **{self._kind.lower(): child_id, "bytes": size})
 
     def round_over(self, number: int, parent: str, began_ns: int) -> None:
-        """Send the span of each child's part of a round. Forget this round and earlier rounds. If the child was sent no
-        model, its part begins with the round.
+        """Send the span of each child's part of a round. If the parent sent no model to a child, the child's part
+        begins with the round. Forget this round and earlier rounds.
         """
         for (of, child_id), (first_ns, last_ns) in self._times.items():
             if of == number:

@@ -49,7 +49,7 @@ class Part:
         return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
-        """Return this part up to the child's answer."""
+        """Return this part with only the computing and the upload for the child's answer."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
@@ -98,8 +98,8 @@ class Part:
         )
 
     def check_ends(self, at_ns: int) -> None:
-        """Raise PayloadError if the work of this part takes more than 73 years, which the clock cannot hold. The parent
-        then refuses the child.
+        """Raise PayloadError if the work of this part takes more than 73 years, the limit of the virtual clock. The
+        parent then refuses the child.
         """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
@@ -139,7 +139,7 @@ class Round:
 
     def go_on(self, goes_on_ns: int) -> None:
         """Let the children that have answered continue. `goes_on_ns` is the time at which their parent learned of the
-        plan.
+        plan that was made from the answers.
         """
         self._goes_on_ns = goes_on_ns
 
@@ -486,8 +486,8 @@ def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: st
 
 
 def check_clock_at(now_ns: int) -> None:
-    """Raise RunStoppedError if `now_ns`, a time or a sum of times, is 73 years or more. An int64 might not hold the
-    times of a longer run.
+    """Check a time or a sum of times. Raises RunStoppedError if it is 73 years or more, because the times of a longer
+    run might not fit into an int64.
     """
     if now_ns >= LAST_NS:
         raise RunStoppedError(

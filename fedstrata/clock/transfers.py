@@ -102,7 +102,7 @@ class Transfer:
         return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 
     async def over(self) -> None:
-        """Record the results of the transfer, which has just arrived completely."""
+        """Record the bytes and the times of the transfer, which has just arrived completely."""
         left_ns, now_ns = await self._left_ns(self.bits), self.clock.now_ns()
         if self.lead is not None:
             self.lead.note(now_ns - self.released_ns)
@@ -167,8 +167,8 @@ class Transfers:
             self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
-        """Set the start of the links' time to `ago_ns` nanoseconds before now. Call this before the first transfer on a
-        shared link.
+        """Set the start of the links' schedules to `ago_ns` nanoseconds before now. Rates and latencies change at times
+        that count from this start. Call this before the first transfer on a shared link.
         """
         self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
         for shared in self._shared.values():
@@ -185,8 +185,8 @@ class Transfers:
         self, child_id: str, way: int, number: int, size: int, before: int = 0, *, model: int | None = None,
         is_answer: bool = False,
     ) -> Iterator[Transfer]:  # fmt: skip
-        """Yield a transfer of `size` bytes in the round `number`. The transfer ends with the block. Its first `before`
-        bytes are a header.
+        """Yield a transfer of `size` bytes in the round `number`. The transfer ends at the end of the `with` block. Its
+        first `before` bytes are a header.
 
         A child's link carries one transfer at a time in each direction. A new transfer ends the old transfer, which
         then no longer uses the shared link. `model` is the number of the round's model if the transfer is the whole

@@ -1,4 +1,5 @@
-"""The page of a run: the same document and scripts for the live page of the GPS and for the later report.
+"""The page of a run. The live page of the GPS and the later report use the same scripts, and show the run's data in the
+same form (a document).
 
 docs/page.md describes the document.
 """

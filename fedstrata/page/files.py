@@ -1,4 +1,4 @@
-"""The files of the page, and the page as one file that contains its document."""
+"""The files of the page, and the page as one file that also contains its data (the document)."""
 
 import hashlib
 from base64 import b64encode

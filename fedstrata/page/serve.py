@@ -49,8 +49,8 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events. A request for the next event shows that the reader has received the last event. The connection
-    may then stay open.
+    """Yield the events. The server takes an event only after it has sent the previous event to the reader. Each time,
+    `stay` extends the time for which the connection may stay open.
     """
     with closing(events):
         for event in events:

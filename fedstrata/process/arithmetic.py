@@ -1,5 +1,5 @@
-"""The arithmetic of a process. When NumPy is loaded, OpenBLAS chooses its code (its kernel) by the processor and by
-environment variables.
+"""The arithmetic of a process. When NumPy is loaded, OpenBLAS chooses one of several variants of its code (a kernel).
+The choice depends on the processor and on environment variables.
 
 This module imports nothing that computes, so that the environment can be changed before NumPy is loaded.
 """

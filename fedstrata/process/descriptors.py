@@ -36,7 +36,9 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return how many connections a server may have at once. Its other file descriptors are kept for its own files."""
+    """Return how many connections a server may have at once. The server needs its other file descriptors for other
+    purposes, such as state, logs and its own calls.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

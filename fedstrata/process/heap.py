@@ -23,8 +23,8 @@ def keep_for_chunks() -> None:
 
 
 def keep_for_training() -> None:
-    """Make a device's heap keep the freed memory of chunks, and of the weights, gradients and inputs of stacked
-    devices.
+    """Make the heap of a device process keep the freed memory of chunks. It also keeps the freed memory of weights,
+    gradients and inputs of devices that are trained together (stacked).
     """
     _set({M_MMAP_THRESHOLD: 8 * MIB, M_TRIM_THRESHOLD: 32 * MIB})
 

@@ -121,7 +121,7 @@ class _Quiet(WSGIRequestHandler):
     server: _Server
 
     def get_environ(self) -> "WSGIEnvironment":
-        """Return a request's environment, with a function that keeps its connection open."""
+        """Return the environment of a request, with a function that keeps the request's connection open."""
         return super().get_environ() | {STAY: partial(self.server.stay, self.connection)}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

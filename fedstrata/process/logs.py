@@ -29,8 +29,8 @@ def configure_logs(level: str = "INFO") -> None:
 
 
 def print_whatever_comes() -> None:
-    """Make standard output and standard error print characters that the locale lacks as escapes. Without this, such a
-    character would end the program.
+    """Make standard output and standard error print an escape for each character that they cannot encode. Without this,
+    such a character would end the program.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -35,7 +35,8 @@ class _GivenIds(IdGenerator):
 
 
 class _OfTrace(Sampler):
-    """Decide with another sampler, but by the trace's id alone, as if no span had a parent.
+    """Let another sampler decide which spans are sent, but hide from it that a span has a parent. So all processes
+    decide alike, by the id of the trace.
 
     A process does not know whether another process has sampled the parent.
     """

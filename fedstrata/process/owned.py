@@ -74,7 +74,7 @@ class Restart:
 
 class OwnedProcess:
     """Run one process, and restart it when it dies. After a restart, the process listens at the same addresses as
-    before, unless `may_move` allows others.
+    before, unless `may_move` allows new addresses.
     """
 
     def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:

@@ -64,8 +64,8 @@ async def until_ns(at_ns: int, early_ns: int = 0) -> None:
     """Wait until a time of the monotonic clock. The event loop's timer may end up to a millisecond early. The timer is
     then set again.
 
-    A timer may also end late. With `early_ns` the timer is set this much earlier. For the rest of the time, the event
-    loop runs without pauses, which uses the processor.
+    A timer may also end late. With `early_ns`, the timer is set this much earlier. For the rest of the time, this
+    function checks the time in each turn of the event loop. This busy waiting uses the processor.
     """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)

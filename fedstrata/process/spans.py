@@ -44,10 +44,10 @@ def _digest(text: str, size: int) -> int:
 
 
 class Sender(Protocol):
-    """Define how the spans of one tier leave a process."""
+    """Define the interface to an object that sends the spans of one tier from a process."""
 
     def send(self, name: str, ids: Ids, times: tuple[int, int], attributes: Mapping[str, str | int]) -> None:
-        """Send a span soon, from another thread. `times` are the span's begin and end."""
+        """Send a span soon, from another thread. `times` are the beginning and the end of the span."""
 
     def close(self) -> None:
         """Send the last spans, for a limited time."""
@@ -63,8 +63,8 @@ class Spans:
         self._execution = ""
 
     def belong_to(self, execution: str) -> None:
-        """Set the id of this execution of the run, which the GPS has drawn. The ids of all further spans depend on it.
-        Ignore a text of another form.
+        """Set the id of this execution of the run, which the GPS has drawn at random. The ids of all further spans
+        depend on it. Ignore a text that cannot be such an id.
         """
         if re.fullmatch("[0-9a-f]{32}", execution):
             self._execution = execution

@@ -36,12 +36,12 @@ class ChildCalls:
         refused: Refusals | None = None,
         hear: Callable[[pb.FetchModelRequest], None] | None = None,
     ) -> None:
-        """Set the parts of the parent. `accepts_updates` returns the form that a round's updates must have. The default
-        is the form in `exchange`.
+        """Set the settings of all rounds (`exchange`), and the objects that answer calls. `accepts_updates` returns the
+        form that the updates of a round must have. By default, this is the form in `exchange`.
 
-        `serves` returns False for a child that another parent now serves. `refused` keeps the refused children, and may
-        be shared with other objects. `hear` takes each request of a child, and raises PayloadError for a request that
-        no honest child makes.
+        `serves` returns False for a child that another parent now serves. `refused` holds the refused children, and
+        other objects may use it too. `hear` is called with each child's request for a model. It raises PayloadError for
+        a request that no honest child makes.
         """
         self.exchange = exchange
         self._metrics = metrics
@@ -126,8 +126,7 @@ class ChildCalls:
         """Inform the open round's stages of a child's request.
 
         Raises:
-            PayloadError: no honest child sends this request. The child is refused, which is possible only in an open
-                round.
+            PayloadError: no honest child sends this request. If a round is open, the child is refused.
         """
         try:
             self._hear(request)
@@ -183,7 +182,8 @@ class ChildCalls:
         """Take a child's measurement of the final model. A repeated call changes nothing.
 
         Raises:
-            NotReadyError: after a restart the final model is not offered yet. The child has to ask for the round.
+            NotReadyError: the parent does not offer the final model yet, for instance after a restart. The child has to
+                fetch the model of the open round.
         """
         check_run(self.exchange.run_id, run_id)
         check_evaluation(evaluation)

@@ -1,4 +1,6 @@
-"""The children of a round: the state of each, whether enough are left, and their reports besides tensors."""
+"""The children of a round: the state of each child, whether enough children are left, and all that they report in
+addition to tensors.
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ class Upload(Supersedable):
     offset: int
 
     def is_continued_by(self, other: "Upload") -> bool:
-        """Return whether the bytes of both uploads can belong to one update."""
+        """Return whether the bytes of this upload and of the other upload can belong to the same update."""
         return (self.weights, self.codec.scales) == (other.weights, other.codec.scales)
 
 
@@ -82,7 +84,7 @@ class RoundResult:
 
 @dataclass
 class Notes:
-    """Keep what children report besides tensors: losses, measurements and transferred bytes."""
+    """Keep all that children report in addition to tensors: losses, measurements and transferred bytes."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
@@ -128,7 +130,9 @@ class Enough:
         return True
 
     def check(self, left: int, of: int, refused: str) -> None:
-        """Raise RunStoppedError if too few children are left. `refused` is the end of the message."""
+        """Raise RunStoppedError if too few children are left. `refused` is the end of the error message: a child that
+        was refused, and the reason.
+        """
 
 
 NO_LEAST = Enough()
@@ -138,8 +142,8 @@ class Children:
     """Hold the state of each child of a round, and decide whether enough are left."""
 
     def __init__(self, names: Iterable[str], wait: TierDeadline, enough: Enough) -> None:
-        """Set the children's names, their quorum (in `wait`), and `enough`, which decides whether enough children are
-        left.
+        """Set the children's names, the settings `wait` with the quorum, and `enough`, which decides whether enough
+        children are left.
         """
         self._children = {name: Child() for name in names}
         self._awaited = self._left = len(self._children)  # awaited children, and children still in the round
@@ -162,7 +166,9 @@ class Children:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the round waits for no further child."""
+        """Return whether the round has stopped waiting. It stops when no child is awaited, or when too few children are
+        left for a sum.
+        """
         return not self._awaited or self._are_too_few
 
     @property

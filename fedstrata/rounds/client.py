@@ -39,10 +39,11 @@ class RoundClient:
         link_bytes: Callable[[], list[pb.LinkBytes]] | None = None,
         shield: Shield = PLAIN,
     ) -> None:
-        """Set the parts of the client. `accepts_model` returns the form that an announced model must have. The default
-        is one model with the layout `layout`.
+        """Set the calls and the identity that the client uses, and the layout of its models. `accepts_model` returns
+        the form that an announced model must have. By default, this is one model with the layout `layout`.
 
-        `link_bytes` returns the byte counts that each update reports. `shield` has prepared the updates.
+        `link_bytes` returns the byte counts that each update reports. `shield` is the object that prepares the updates
+        of this child.
         """
         self._calls = calls
         self.identity = identity

@@ -32,8 +32,8 @@ class Intake(Children):
         limits: ChildLimits = NO_LIMITS,
         enough: Enough = NO_LEAST,
     ) -> None:
-        """Set the parts of the intake. `sums` is None if the sum is set later, or if the round sums nothing. For
-        `enough`, see `Children`.
+        """Set the children of the round, and how their updates are added. `sums` is None if the sum is set later, or if
+        the round sums nothing. For `enough`, see `Children`.
         """
         super().__init__(children, wait, enough)
         self.sums = sums
@@ -96,7 +96,7 @@ class Intake(Children):
         """Add one chunk to the sum. If the caller is cancelled before the addition begins, add nothing.
 
         Raises:
-            SupersededError: the child has begun a newer upload. PayloadError: the chunk differs from the declaration.
+            SupersededError: the child has begun a newer upload. PayloadError: the chunk is not valid.
         """
         async with self._folding:
             child = self._current(upload)
@@ -201,7 +201,7 @@ class Intake(Children):
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """Stop collecting updates, and return the result of the round. Afterwards only the caller holds the sum."""
+        """Stop collecting updates, forget the sum, and return the result of the round. The caller keeps the sum."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True

@@ -1,4 +1,5 @@
-"""Secure aggregation at a parent: the keys of its children, and which devices mask together in the open round.
+"""Secure aggregation at a parent: the keys of its children, and the list of the devices that mask updates for the same
+sum.
 
 `OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
 only public keys, and cannot remove masks with them. If a child leaves the round or shows another key, the sum is
@@ -142,7 +143,9 @@ class KeyRing:
 
 
 class Masked(Stage):
-    """Let the children of a round mask their updates for each other, so that the parent learns only the sum."""
+    """Let the children of a round hide their updates with masks that cancel in the sum, so that the parent learns only
+    the sum.
+    """
 
     def __init__(self, keys: KeyRing, intake: Intake, max_examples: int) -> None:
         """Set `max_examples`, the largest sum of the weights of the round's children."""
@@ -248,8 +251,8 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
 
 
 class OpenUpdates:
-    """Accept updates without secure aggregation. The parent can read each update, in the encoding of its link. Children
-    show no keys.
+    """Accept updates without secure aggregation, so that the parent can read each update. Updates have the encoding
+    that the experiment sets for their link. Children send no mask keys.
     """
 
     fold: Fold = staticmethod(ExactSum.fold)
@@ -260,7 +263,9 @@ class OpenUpdates:
         return link.up
 
     def hear(self, request: pb.FetchModelRequest) -> None:
-        """Raise PayloadError if a child shows a key. Parent and child then run different experiments."""
+        """Raise PayloadError if a child sends a mask key. The experiment file of the parent has no secure aggregation,
+        so the child has another file.
+        """
         if request.mask_key.ByteSize():
             raise PayloadError(
                 f"{quoted(request.child_id)} masks its updates, but its parent runs without secure_aggregation; "
@@ -281,9 +286,10 @@ class OpenUpdates:
 
 
 class MaskedUpdates(OpenUpdates):
-    """Accept updates as integers, which children mask for each other. The parent learns only the sum of the updates.
+    """Accept updates as integers to which children have added masks. The masks cancel in the sum, so the parent learns
+    only the sum of the updates.
 
-    Masks cancel only in streams to which every child adds.
+    In each stream, masks cancel only if every child of the round adds its update to the stream.
     """
 
     fold = staticmethod(ExactSum.fold_unchecked)

@@ -119,21 +119,27 @@ class Shield:
     growth = 1  # factor by which a prepared update may be larger than float32
 
     def mark(self, request: pb.FetchModelRequest) -> None:
-        """Add the fields to a request for a model that the parent needs from this object."""
+        """Add the fields for secure aggregation to a request for a model. This class adds no fields."""
 
     def take(self, roster: pb.Roster) -> None:
-        """Hide updates among the devices of this roster from now on. Raises PayloadError if this is not possible."""
+        """Hide each update from now on, so that only the sum over the devices of this roster is readable. Raises
+        PayloadError if this is not possible.
+        """
         raise PayloadError(
             "the parent asks for hidden updates, and this process does not hide them; give all processes the same "
             "experiment file"
         )
 
     async def trained_from(self, received: ReceivedModel, home_id: str, cluster: int, compute: Compute) -> bytes:
-        """Return the digest of all received values that affect training, if updates are hidden."""
+        """If updates are hidden, return the digest of all received values that affect training. Otherwise, return no
+        bytes.
+        """
         return b""
 
     async def hidden(self, update: Update, compute: Compute) -> Update:
-        """Return the update that is sent. `compute` runs a computation beside the event loop."""
+        """Return the update as the child sends it, hidden if the class hides updates. `compute` runs a computation in a
+        thread, so that the event loop does not wait.
+        """
         return update
 
 

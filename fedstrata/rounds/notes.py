@@ -31,10 +31,11 @@ def check_run(run_id: str, said: str) -> None:
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
     """Check what an update's header reports. Refuse an invalid loss, and measurements of other devices.
 
-    With `has_work`, the header must state the work for a timeline. Otherwise, it must not state any work.
+    With `has_work`, the header must report the child's work, which a clock needs. Otherwise, the header must not report
+    any work.
 
     Raises:
-        PayloadError: the message names the fault.
+        PayloadError: a reported value is not allowed. The error message says which.
     """
     said = f"training has diverged: {header.child_id} reports a training loss of"
     checked_number(header.train_loss, -LARGEST_LOSS, LARGEST_LOSS, said)
@@ -93,8 +94,8 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
-    """Raise PayloadError if the sums of a task are impossible. The message names `who`. Without examples, sums may be
-    absent.
+    """Raise PayloadError if the sums of a task are impossible. The error message begins with `who`. If there are no
+    examples, `sums` may be empty.
     """
     if len(sums) != len(task.sums) and (num_examples or sums):
         raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")

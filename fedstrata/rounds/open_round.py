@@ -63,7 +63,7 @@ class Stage:
         return True
 
     def begin(self, around: "Around") -> None:
-        """Prepare for the round before any child knows that it is open."""
+        """Prepare this stage before any child learns that the round is open."""
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
         """Note that a child asks for the model. Return whether this may change the replies to waiting children.
@@ -158,8 +158,8 @@ class OpenRound:
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the size of the model that the parent sends to a child, with the model's header, and the number of
-        this model. The deadline and the timeline of the round use these.
+        """Return the size and the number of the model that the parent sends to a child. The size includes the model's
+        header. The deadline and the timeline of the round use both numbers.
         """
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
@@ -239,7 +239,7 @@ class OpenRound:
         return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update belongs to this round and the round still collects updates."""
+        """Return True if an update belongs to this round, and if the round also still collects updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 

@@ -51,8 +51,8 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     def release(self) -> None:
-        """Answer all waiting calls at once. This object then sends no further replies. Children that ask again are sent
-        to another parent.
+        """End all waiting calls, because this object will open no further round. When the children call again, the LPS
+        uses another object, or tells them that it no longer serves them.
         """
         self._is_released = True
         self._changes.tell()

@@ -22,7 +22,7 @@ def _any_answer(question: Question, arrays: Arrays, relayed_by: Iterable[int]) -
 
 @dataclass
 class Asking(Stage):
-    """Ask the children a question. The children train when the plan has been made from their answers."""
+    """Ask the children a question. The GPS makes a plan from the answers, and after that the children train."""
 
     question: Question
     check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's check of an answer
@@ -36,7 +36,7 @@ class Asking(Stage):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the round continues to updates."""
+        """Return whether the wait for answers is over, so that the round collects updates."""
         return self.clusters is not None
 
     async def gathered(self) -> Mapping[str, answers_pb2.Answer]:
@@ -58,7 +58,7 @@ class Asking(Stage):
         return {child_id: self.answers[child_id] for child_id in intake.missing}
 
     def exchanged(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
-        """Return the bytes that these children and the parent have exchanged, up to the children's answers."""
+        """Return, by child, how many bytes the child and the parent have exchanged, up to the child's answer."""
         opened = self._around.opened
         return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
 
@@ -82,7 +82,7 @@ class Asking(Stage):
 
     def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
         """Keep a checked answer. If a child answers twice, the first answer stays. Raises PayloadError if the answer
-        takes more than 73 years. The clock cannot hold longer times.
+        takes more than 73 years, the limit of the virtual clock.
         """
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a copy, because a part of a message keeps the whole message in memory

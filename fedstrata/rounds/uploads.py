@@ -51,7 +51,8 @@ class Uploads:
         """Check the form of an update's payload, and return the announced codec and weights. Raises PayloadError if
         this parent does not accept the form.
 
-        A late payload is checked too, because `Attend` must still read it.
+        A late update is checked too. On the stream `Attend`, the parent must still read the payload to its end, and the
+        header says how long it is.
         """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)
@@ -114,7 +115,7 @@ class Uploads:
     async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
         """Add the parts after the header to the sum. Each chunk of a large update waits for a turn.
 
-        The real clock needs no turns. With it, chunks are small and wait for their links.
+        On the real clock, chunks take no turns, because they are small and arrive at the pace of the links.
         """
         if upload.codec.is_small or not self._terms.clock.takes_turns:
             async for part in parts:

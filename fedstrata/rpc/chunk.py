@@ -1,7 +1,8 @@
-"""Payloads in gRPC without the copies that protobuf makes of their bytes.
+"""Payloads in gRPC messages, without the copies of the payload that protobuf would make.
 
 On the wire, a part with only `data` is a tag, a length and the data. This module writes and reads such parts directly.
-It does the same with the payload in a part that has a header and a `small` payload. Protobuf handles everything else.
+It also writes and reads directly the payload of a part that has a header and a `small` payload. Protobuf handles
+everything else.
 """
 
 from collections.abc import Callable
@@ -109,7 +110,9 @@ def _by_protobuf(parsed: Any) -> Any:
 
 @cache
 def _tag(part: Any, field: str) -> bytes:
-    """Return the tag of a field of bytes or of a message, for a field number below 16."""
+    """Return protobuf's tag of a field that has bytes or a message as its value. The number of the field must be below
+    16.
+    """
     return bytes([part.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED])
 
 

@@ -143,7 +143,7 @@ class CountingServer:
         self._meter = meter
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Do nothing. The same methods are added again as registered handlers, which serve them."""
+        """Do nothing, because generated code also passes the same methods to `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Add a service's methods, with counting serialisers."""

@@ -1,8 +1,8 @@
 """The execution id, which identifies one execution of a run. The GPS sends this id to devices and LPSs, for their
 spans.
 
-All executions of an experiment file have the same run id. The execution id distinguishes their traces. It travels in
-the metadata of replies, which are not counted.
+All executions of an experiment file have the same run id. The execution id distinguishes their traces. The GPS sends it
+in the metadata of replies, and the byte counts do not include metadata.
 """
 
 import secrets

@@ -22,7 +22,7 @@ def checked_number(value: float, least: float, most: float, said: str) -> float:
 
 
 def link_bytes_to_proto(counts: Mapping[LinkKey, int]) -> list[pb.LinkBytes]:
-    """Return counted bytes as messages for a report."""
+    """Return counts of bytes as messages for a report."""
     return [
         pb.LinkBytes(link=key.link, direction=key.direction, kind=key.kind, end=key.end, bytes=count)
         for key, count in counts.items()
@@ -30,7 +30,7 @@ def link_bytes_to_proto(counts: Mapping[LinkKey, int]) -> list[pb.LinkBytes]:
 
 
 def link_bytes_from_proto(messages: Iterable[pb.LinkBytes]) -> dict[LinkKey, int]:
-    """Return counted bytes from the messages of a report."""
+    """Return counts of bytes from the messages of a report."""
     return {
         LinkKey(link=message.link, direction=message.direction, kind=message.kind, end=message.end): message.bytes
         for message in messages

@@ -75,8 +75,8 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     """
 
     def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
-        """Set the parts. With `is_guarded`, a guard first identifies the sender, and then refuses bytes that cannot be
-        decoded. Otherwise, this object refuses them.
+        """Set `is_guarded`, which says whether a guard refuses bytes that cannot be decoded, after it has identified
+        the sender. Otherwise, this object refuses them.
 
         `uploads` limits the wait for uploads. `refused` receives the reason for each upload that the server ended.
         """
@@ -109,7 +109,9 @@ def _nothing(request: Any) -> None:
 
 
 def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
-    """Return a handler of a stream that calls `refused` for each upload that the server ended."""
+    """Wrap a handler of streams. The wrapper calls `refused` for each upload that the server ended because it took too
+    long.
+    """
     if isasyncgenfunction(behaviour):  # the reflection service, which receives no uploads
         return behaviour
 
@@ -124,8 +126,8 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """Return a handler of a stream that keeps no copy of parts. For an upload, the handler waits for parts at most for
-    the total time in `uploads`.
+    """Wrap a handler of streams. The wrapper passes on the parts of a stream, and keeps no copies of them. For an
+    upload, it waits for parts at most for the total time in `uploads`.
     """
     if isasyncgenfunction(behaviour):
 

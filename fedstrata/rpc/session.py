@@ -147,4 +147,6 @@ class ParentStream:
 
 
 def _the_only_one() -> None:
-    """Return None in place of a plain channel's connection. Such a channel has no other connection to move to."""
+    """Return None instead of the channel's current connection. This function is for a plain channel, which never moves
+    to another connection.
+    """

@@ -10,7 +10,9 @@ Messages = Iterable[Any] | AsyncIterable[Any]
 
 
 def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """Return a gRPC error with this code. It is for failures that gRPC itself reports otherwise, or not at all."""
+    """Return a gRPC error with this code. Use it for failures that gRPC itself reports in another way, or does not
+    report.
+    """
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
 
 

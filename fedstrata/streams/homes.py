@@ -33,5 +33,7 @@ def lps_count(experiment: Experiment) -> int:
 
 
 def lps_known(experiment: Experiment, method: Method) -> int:
-    """Return the number of LPSs if it is known before the plan. If only the plan decides the number, return 0."""
+    """Return the number of LPSs if it is known before the GPS makes a plan. If the number depends on the plan, return
+    0.
+    """
     return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

@@ -4,10 +4,12 @@ sent.
 A tensor belongs to the model or is a table. Tables are additional tensors of a method, such as scores of public
 examples.
 
-A channel with reach EVERYWHERE has one stream. A channel with reach CLUSTER has one stream per cluster. A channel with
-reach DEVICE has no stream. If each cluster has an LPS of its own, this LPS keeps the cluster's streams, and only
-streams with reach EVERYWHERE go to the GPS. If clusters span LPSs, the GPS keeps all streams, and every LPS sends a
-partial sum of each stream.
+A channel is a set of tensors that are averaged over the same devices. Its reach says over which devices. A stream holds
+the current values of a channel. A channel with reach EVERYWHERE has one stream for all devices. A channel with reach
+CLUSTER has one stream per cluster. The tensors of a channel with reach DEVICE stay on each device, so it has no stream.
+
+If each cluster has an LPS of its own, this LPS keeps the cluster's streams, and only streams with reach EVERYWHERE go
+to the GPS. If clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum of each stream.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -199,7 +201,7 @@ class Streams:
         """Return the routes of a device's update: to which stream each range of the update is added, and with which
         weight.
 
-        `shares` has the device's weights, by channel and stream, for the channels that the plan mixes.
+        `shares` has the device's weights, by channel and stream, in all channels for which the plan sets weights.
         """
         found = []
         for number, stream in enumerate(self.streams(clusters)):
@@ -229,8 +231,8 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether each cluster's offer is valid. It must name existing clusters in ascending order, and include the
-    cluster itself.
+    """Return whether `offers` is valid. For each cluster, it lists the clusters from which the devices of the cluster
+    receive models. Each list must be as `is_offered` says.
     """
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)
@@ -238,12 +240,16 @@ def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
 
 
 def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
-    """Return whether the offered clusters exist, are in ascending order, and include the cluster `cluster`."""
+    """Check the list of clusters from which the devices of `cluster` receive models. Return whether all clusters in the
+    list exist, are in ascending order, and include `cluster` itself.
+    """
     return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """Return a device's weights in each channel that the plan mixes, by stream, as whole multiples of 2⁻²⁰."""
+    """Return a device's weights, by channel and stream, in all channels for which the plan sets weights. The weights
+    are integers in units of 2⁻²⁰.
+    """
     return {
         channel: {
             stream: weight
@@ -263,10 +269,11 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
 
 
 def spans_lps(experiment: Experiment, method: Method) -> bool:
-    """Return whether clusters span LPSs. They do if the section `topology` says so, or if the method requires it.
+    """Return whether clusters span LPSs. They do if the experiment has a section `topology`, or if the method requires
+    it.
 
-    A method requires it if clusters change or mix, if devices receive models of other clusters, or if tensors stop
-    being sent. The GPS decides these things, so it keeps all streams.
+    A method requires it if clusters change, if plans set weights of devices, if devices receive models of other
+    clusters, or if tensors stop being sent. The GPS decides these things, so it keeps all streams.
     """
     return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
 

@@ -91,8 +91,8 @@ class ExactSum:
             )
 
     def shift(self, values: Flat, times: int) -> None:
-        """Add a whole vector `times` times, without counting examples. This changes the values of examples that were
-        already counted.
+        """Add a whole vector `times` times, without counting further examples. For instance, this turns a sum of
+        differences into a sum of whole values.
         """
         self.fold(0, values, times)
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)

@@ -99,8 +99,8 @@ class Fleet:
         return self._calls[board] > 0 or (called_at is not None and self._now() - called_at < BETWEEN_CALLS_S)
 
     def offers_of(self, board: str) -> pb.FetchOffersResponse:
-        """Return the reply with the offers to one board, and the board's certificate for each offer. If not all offers
-        fit into a reply, return the first offers.
+        """Return the reply to one board. The reply has the board's offers, each with the board's certificate. If not
+        all offers fit into a reply, it has the first offers.
         """
         if board not in self._replies:
             self._replies[board] = _with_version(self._reply_to(board))

@@ -188,8 +188,8 @@ class Run:
         self.has_record = True
 
     def _refuse_lps(self, home_id: str, reason: str) -> None:
-        """Continue without an LPS that has sent an impossible value. Treat the LPS's clusters as if the LPS were
-        absent.
+        """Refuse an LPS that has sent an impossible value, and continue the run without this LPS. If the run has
+        deadlines, other LPSs adopt the LPS's clusters.
         """
         self.serving.presence.refuse(self.serving.lps_of(home_id))
         self.backend.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")

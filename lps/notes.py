@@ -90,7 +90,7 @@ class Notes:
         report.link_bytes.extend(link_bytes_to_proto(self._metrics.links.snapshot()))
 
     def _bytes_now(self) -> tuple[int, int]:
-        """Return the bytes up and down between this LPS and its devices, so far."""
+        """Return the numbers of bytes that devices have sent to this LPS, and this LPS to its devices, so far."""
         links = self._metrics.links
         return links.total("device-lps", "up", "parent"), links.total("device-lps", "down", "parent")
 

@@ -109,7 +109,7 @@ class HostedRun:
         self._end = self._read_end()
 
     def _read_end(self) -> tuple[str, str] | None:
-        """Return the state and the reason with which this offer has ended. If this offer has not ended, return None."""
+        """Return the final state of this offer's run, and the reason. If the run has not ended, return None."""
         with suppress(StateError):
             digest, state, reason = read_sealed(self._folder / END).decode().split("\n", 2)
             if digest == self._digest:
@@ -207,8 +207,8 @@ class HostedRun:
             raise CertificateError("the offer has a damaged certificate; offer the run again") from None
 
     def _expiry(self, left: timedelta) -> CertificateError:
-        """Return the error for a certificate that has expired. `left` is how long it is still valid: a negative time,
-        or 0.
+        """Return the error for a certificate that has expired. `left` is the time until the expiry, which is 0 or
+        negative.
         """
         now = datetime.now(UTC)
         return CertificateError(

@@ -11,7 +11,7 @@ ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after 
 
 
 class LpsPresence:
-    """Track the contacts with each LPS. Without a deadline of global rounds, an LPS is absent only if it is revoked."""
+    """Track the contacts with each LPS. If global rounds have no deadline, only a revoked LPS is absent."""
 
     def __init__(
         self, experiment: Experiment, known: Iterable[str], security: Security, clock: Callable[[], float] | None
@@ -26,8 +26,8 @@ class LpsPresence:
 
     @property
     def hold_s(self) -> float:
-        """The longest time in seconds that the GPS may wait before it replies to an LPS's call. With deadlines it is at
-        most a third of the deadline of global rounds. So a running LPS calls again well before the deadline.
+        """The longest time in seconds that the GPS may wait before it replies to an LPS's call. If global rounds have a
+        deadline, this time is at most a third of the deadline. So a running LPS calls again well before the deadline.
         """
         return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
 

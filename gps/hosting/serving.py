@@ -84,12 +84,12 @@ class Serving:
         return sum(handover.home_id == home_id for handover in self.handovers)
 
     def is_current(self, home_id: str, term: int) -> bool:
-        """Return whether `term` is the present term of the cluster."""
+        """Return whether `term` is the present term of the cluster (see `term_of`)."""
         return term == self.term_of(home_id)
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether the caller is the LPS that served the cluster in the term that the message states. If the
-        message states no term, the caller may be any LPS that serves or has served the cluster.
+        """Return whether the caller is the LPS that served the cluster in the term that the message states (see
+        `term_of`). If the message states no term, the caller may be any LPS that serves or has served the cluster.
         """
         handovers = [handover.lps_id for handover in self.handovers if handover.home_id == claim.home_id]
         served = [claim.home_id or "", *handovers]  # the LPS that served in term i is at index i

@@ -178,5 +178,5 @@ def _progress_of(run: Run) -> object:
 
 
 def to_proto(waits: list[Wait]) -> list[pb.Wait]:
-    """Return the waits as messages for the status."""
+    """Return the waits as protobuf messages, which are part of the run's status."""
     return [pb.Wait(name=wait.name, what=wait.what, seconds=wait.seconds) for wait in waits]

@@ -53,5 +53,5 @@ class DeviceTable:
         self._file.write("UPDATE devices SET is_late = 1 WHERE device_index = ?", index)
 
     def note_lost_state(self, index: int) -> None:
-        """Note that a device has lost the state that it had kept."""
+        """Note that a device has lost its saved state."""
         self._file.write("UPDATE devices SET has_lost_state = 1 WHERE device_index = ?", index)

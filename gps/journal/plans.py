@@ -59,7 +59,7 @@ class PlanTable:
 
     def move(self, global_round: int, moves: Iterable[tuple[int, int]]) -> None:
         """Note that devices belong to another LPS from a global round on. Each move has a device index and the number
-        of the LPS.
+        of the new LPS.
         """
         with self._file.together():
             for index, home in moves:

@@ -1,8 +1,8 @@
 """The state that the GPS wants in Kubernetes. The GPS requests this state until a request succeeds, and then checks it
 at intervals.
 
-The API may be absent for a while, a new pod has no labels, and a person may scale by hand. So the wanted state is kept.
-`gps.kubernetes.kubernetes_backend` has the calls to the API.
+The API may be absent for a while, a new pod has no labels, and a person may scale by hand. So the GPS remembers the
+wanted state. `gps.kubernetes.kubernetes_backend` has the calls to the API.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ class _Wish:
 
 
 class Reconciler(Backend):
-    """Bring Kubernetes into the wanted state, and keep it there. Each part of the state has its own job, with its own
-    pauses.
+    """Bring Kubernetes into the wanted state, and keep it there. Each part of the state has its own asyncio job, with
+    its own pauses.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class Keeper:
         return len(self._plans.before(global_round).clusters)
 
     def _at(self, global_round: int) -> Streams:
-        """Return the streams at the start of a global round. In this round the updates of LPSs have the tensors of
+        """Return the streams at the start of a global round. The updates of LPSs in this round have the same tensors as
         these streams.
         """
         return self._kept.without(self._plans.before(global_round).withdrawn)

@@ -1,5 +1,5 @@
-"""The vector with the values of the GPS's streams, at the start of each global round. It is in files from which a
-restarted GPS continues.
+"""The vector with the values of the GPS's streams, at the start of each global round. The vector is in files from which
+a restarted GPS continues.
 """
 
 from collections.abc import Iterator

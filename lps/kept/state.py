@@ -58,8 +58,8 @@ class ClusterState:
         """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. For each later
         term, this LPS has another folder.
 
-        The parameter `optimiser` changes the cluster's model by the mean update. If it is None, the mean update is
-        added.
+        The parameter `optimiser` applies the mean update to the cluster's model. If `optimiser` is None, the mean
+        update is added to the model.
         """
         self._first = folder
         self._home_id = home_id

@@ -28,8 +28,9 @@ class Folder:
     """
 
     def __init__(self, folder: Path, of: "ReleaseCertificates | None" = None) -> None:
-        """If the authority belongs to a release, set `of`. Then the folder may also have certificates that other
-        authorities issued.
+        """Use the authority in the folder by default. If the authority belongs to a release on Kubernetes instead, `of`
+        has the certificates of this release. In this case, certificates in the folder from other authorities are
+        ignored.
         """
         self.command = "fedstrata certs renew"
         self.renewal = self.command if of is None else of.command
@@ -175,13 +176,13 @@ def renew(
 
 
 def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Make a new authority, and let all holders of certificates trust both the new and the old authority. Yield each
-    holder.
+    """Make a new authority, and let all processes with certificates trust both the new and the old authority. Yield the
+    certificate of each process when its list of trusted authorities is written.
 
     The certificates keep the signature of the old authority until `renew` replaces them.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or holders still trust an even older authority. In
+        CertificateError: there is no authority or no certificate, or processes still trust an even older authority. In
             this case nothing is changed.
     """
     places = _places_of(folder, release)
@@ -191,7 +192,8 @@ def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Is
 
 
 def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Let all holders of certificates trust only the new authority. Yield each holder.
+    """Let all processes with certificates trust only the new authority. Yield the certificate of each process when its
+    list of trusted authorities is written.
 
     Raises:
         CertificateError: there is no old authority, or a certificate that it signed is still in use. In this case
@@ -213,7 +215,9 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:
-    """Write the authority, and give its list of trusted authorities to all holders. Yield each holder."""
+    """Store the authority in `keeper`, and write the list of trusted authorities next to each of these certificates.
+    Yield each certificate after that.
+    """
     keeper.keep(authority)
     for place, one in holders:
         place.give(one.place, {CA: authority.trusted()})
@@ -221,8 +225,8 @@ def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Pla
 
 
 def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Place, Issued]]":
-    """Return the certificates in these places, each with its place. Raises CertificateError if a certificate belongs to
-    another run.
+    """Return all certificates in these places. Each is paired with its place: a folder, or a release on Kubernetes.
+    Raises CertificateError if a certificate belongs to another run.
     """
     found = [(place, one) for place in places for one in place.holders()]
     for _, one in found:
@@ -235,7 +239,9 @@ def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Pla
 
 
 def _places_of(folder: Path, release: Release | None) -> "list[Place]":
-    """Return the places with the certificates of one authority. The first place also has the authority's key."""
+    """Return the places that have certificates of one authority: the folder and, with `release`, this release on
+    Kubernetes. The first place also has the authority's key.
+    """
     if release is None:
         return [Folder(folder)]
     certificates = _certificates_of(release)

@@ -146,7 +146,7 @@ class Record:
 
     @property
     def headline(self) -> Metric:
-        """Main metric, by which devices and runs are compared. It has a name, a unit and a direction."""
+        """Main metric, by which devices and runs are compared. It has a name, a unit, and `higher_is_better`."""
         return self._record.headline
 
     @property
@@ -237,7 +237,7 @@ class Record:
         that the device uses is taken.
 
         Inputs must have the form of the run's data. Inputs of type uint8 are pixels. Raises FedstrataError if layers of
-        the model never left the devices, if own code is missing, or if inputs do not fit the model.
+        the model never left the devices, if the user's own code is missing, or if inputs do not fit the model.
         """
         return self._trained.of(name).predict(inputs, more)
 

@@ -1,4 +1,4 @@
-"""Run an experiment with GPS and LPSs on this machine, and with its devices on the boards of a fleet."""
+"""Run an experiment with the GPS and the LPSs on this machine, and with the devices on the boards of a fleet."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class FleetBackend(LocalBackend):
     """Run the GPS and the LPSs on this machine, and the devices on boards of a fleet.
 
     The fleet lends the boards to the run. When the run ends for any reason, the boards are given back. The GPS and the
-    LPSs listen at the address of this machine from which it reaches the fleet.
+    LPSs listen at the local address that this machine uses for connections to the fleet.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FleetBackend(LocalBackend):
         return await super().start(experiment)
 
     async def _start_devices(self, experiment: Experiment, gps: str) -> None:
-        """Choose boards, and offer the run to them. Watch the boards from then on."""
+        """Choose boards, and offer the run to them. From then on, a background job watches the boards."""
         if self._certificates is None:
             raise RunStoppedError("the run has no certificates")
         offer_id, boards = self._lent(experiment, await self._fleet.everything())
@@ -65,8 +65,8 @@ class FleetBackend(LocalBackend):
         self._watches.add(asyncio.create_task(self._watch_boards()))
 
     def _lent(self, experiment: Experiment, fleet: pb.FetchFleetResponse) -> tuple[str, list[Share]]:
-        """Return the id of the run's offer, and the boards with their devices. A continued run has the same offer and
-        boards, so that each device finds its earlier state.
+        """Return the id of the run's offer to the fleet, and the boards with their devices. If the run continues, they
+        are the id and the boards of its first start, so that each device finds its earlier state.
         """
         if self._offer_file.exists():
             kept = json.loads(self._offer_file.read_text(encoding="utf-8"))
@@ -83,7 +83,9 @@ class FleetBackend(LocalBackend):
         return offer_id, boards
 
     async def _watch_boards(self) -> None:
-        """If a board of the run cannot take part, or if the fleet takes the boards back, let the run fail."""
+        """Watch the boards until the run ends. If a board reports that it cannot take part, or if the fleet takes the
+        boards back, end the run as failed.
+        """
         version = b""
         while True:
             try:
@@ -129,11 +131,11 @@ class FleetBackend(LocalBackend):
 
 
 def own_host(peer: str) -> str:
-    """Return the address of this machine from which it reaches a peer. If the peer has several addresses, the first one
-    with a route is used.
+    """Return the local address that this machine uses for connections to `peer`. If the peer has several addresses, the
+    first one to which this machine has a route is used.
 
     Raises:
-        AddressError: no address of the peer has a route.
+        AddressError: this machine has no route to any address of the peer.
     """
     host, port = split_address(peer)
     reason: str | None = "it has no address"

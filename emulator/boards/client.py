@@ -76,8 +76,8 @@ class FleetClient:
         return await self._answered(self._stub.FetchFleet(pb.FetchFleetRequest(), timeout=CALL_S))
 
     async def next_after(self, known: bytes) -> pb.FetchFleetResponse:
-        """Wait until the fleet's boards and offers have another version than `known`, and return them. If the fleet
-        does not answer, try again without end.
+        """Wait until the state of the fleet has another version than `known`. Return all boards and offers of the
+        fleet. If the fleet does not answer, try again without end.
         """
         reply: pb.FetchFleetResponse = await ask(
             self._stub, "FetchFleet", pb.FetchFleetRequest(known_version=known), log

@@ -26,8 +26,8 @@ class Share:
 def offer_of(
     offer_id: str, experiment: Experiment, gps: str, authority: Authority, boards: Iterable[Share]
 ) -> pb.OfferRunRequest:
-    """Return the offer of a run to boards. It has a certificate for each board's key, signed by the run's authority.
-    `gps` is the address by which boards reach the GPS.
+    """Return the offer of a run to boards. The offer has a certificate for each board's key, signed by the run's
+    authority. `gps` is the address at which boards reach the GPS.
     """
     request = pb.OfferRunRequest(offer_id=offer_id, experiment=experiment.to_yaml(), gps=gps, ca=authority.trusted())
     ids = experiment.device_ids()
@@ -58,9 +58,10 @@ def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResp
 
 
 def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: int | None = None) -> list[Share]:
-    """Choose the boards of a run, and divide its devices among them. If the partition is local, each device runs on the
-    board with its name. Otherwise the devices are divided evenly among the boards that are online. If not all boards
-    are needed, those with the most room for runs are chosen.
+    """Choose the boards of a run, and divide its devices among them. If each board has data of its own (a local
+    partition), each device runs on the board with the device's name. Otherwise the devices are divided evenly among the
+    boards that are online. If `most_boards` allows fewer boards, the boards that are least occupied by other runs are
+    chosen.
 
     Raises:
         ExperimentError: a board is unknown, or no board is online.

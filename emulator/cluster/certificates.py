@@ -58,7 +58,9 @@ class ReleaseCertificates:
         return lacking
 
     def keep(self, authority: Authority) -> None:
-        """Replace the authority of the release. Pods that already trust the new authority are not restarted."""
+        """Store this authority as the authority of the release. The fingerprint of the first authority stays, so the
+        next `fedstrata up` does not restart the pods.
+        """
         first = self.fingerprint().encode()
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
 
@@ -117,8 +119,8 @@ class ReleaseCertificates:
                 self._secrets.delete(name)
 
     def drop_authority(self) -> None:
-        """Delete the authority's Secret if `fedstrata up` has made it. This is for releases with pods that no longer
-        use it.
+        """Delete the authority's Secret if `fedstrata up` has made it. Call this when the release's pods no longer use
+        an authority of `fedstrata up`.
         """
         name = self.secret(AUTHORITY)
         if name in self._secrets.made_here():
@@ -135,7 +137,9 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """The domain of the release's certificates: its name and its namespace. The chart uses the same domain."""
+        """The domain in the release's certificates. It consists of the release's name and namespace. The chart uses the
+        same domain.
+        """
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
@@ -199,11 +203,12 @@ class ReleaseCertificates:
 def holders_of(
     values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
 ) -> dict[str, list[Name]]:
-    """Return the holders of a release's certificates, with the names in each certificate. `values` are the values of
-    the chart, including all defaults.
+    """Return which processes of a release get a certificate, with the names in each certificate. `values` are the
+    values of the chart, including all defaults.
 
-    `lps_count` is the number of LPSs at the start of the run. It is 0 if the GPS decides on the number later. Then the
-    values decide how many certificates are made.
+    `lps_count` is the number of LPSs at the start of the run. It is 0 if the GPS decides on the number later. By
+    default it is lps.replicas in `values`. If `values` has tls.lps, this is the number of LPSs with a certificate
+    instead.
     """
     known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]
@@ -222,10 +227,10 @@ def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[s
 
 
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with generated certificates. If the values name another source of certificates, that source
-    stays.
+    """Return the values with tls.mode set to `generated`: then `fedstrata up` makes the certificates. If the values
+    already have a tls.mode, it stays.
 
-    The fingerprint of the authority that an earlier `fedstrata up` has set is removed, because it may be outdated.
+    The key tls.authority, which an earlier `fedstrata up` has set, is removed, because its fingerprint may be outdated.
     """
     tls = values.get("tls", {})
     if not isinstance(tls, dict):

@@ -29,13 +29,13 @@ def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -
 
 
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the values with the number of LPSs with which an experiment starts. The number for an earlier experiment
-    is dropped.
+    """Return `values` with a new number of LPSs at the start of the run. A number that was set for an earlier
+    experiment is replaced.
 
     `asked` has the values that the user gave for this `fedstrata up`.
 
     Raises:
-        ExperimentError: the given number contradicts the experiment.
+        ExperimentError: the user gave a number that contradicts the experiment.
     """
     if not isinstance(values.get("lps", {}), dict):
         return values  # the chart will refuse these values
@@ -50,8 +50,8 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
 
 
 def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the values with the memory that an experiment's pods need. Memory in `asked`, which the user gave for this
-    `fedstrata up`, stays.
+    """Return `values`, and add the memory that an experiment's pods need. If the user has given the memory of pods for
+    this `fedstrata up` (`asked`), the user's numbers are used.
 
     Raises:
         PluginError: the experiment's own code is not on this machine. FedstrataError: the model cannot be constructed.
@@ -72,8 +72,8 @@ def _mib(size: int) -> int:
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Return the values with these files of the user's own code instead of earlier files. Without files, return the
-    values unchanged.
+    """Return `values` with the content of these files, which have the user's own code. They replace files of an earlier
+    `fedstrata up`. Without files, return the values unchanged.
 
     Raises:
         ExperimentError: a file cannot be read, or the files are too large for a ConfigMap.

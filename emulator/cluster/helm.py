@@ -116,7 +116,8 @@ class Helm:
         return done.stdout
 
     def _by_library(self, call: str, **arguments: Any) -> Any:
-        """Call Helm's library in a separate process with the name helm. Helm's own command has this name, too.
+        """Call Helm's library in a separate process with the name helm. Kubernetes stores the name of the program that
+        set a field. With the same name, Helm's command can later change the same fields.
 
         Raises:
             ExperimentError: the library is not installed, or the chart refuses the values. AddressError: Kubernetes

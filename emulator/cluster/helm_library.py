@@ -1,5 +1,6 @@
-"""Call Helm's library in a separate process with the name helm. The name matters: Kubernetes stores for each field
-which program manages it. Kubernetes refuses changes of the field by programs with other names.
+"""Call Helm's library in a separate process with the name helm. The name matters, because Kubernetes stores which
+program has set each field of an object. If a program with another name changes the field, Kubernetes refuses the
+change.
 
 The process reads a request as JSON from standard input, and writes the answer to standard output. This module imports
 no other module of Fedstrata, because it is started by its path.

@@ -123,7 +123,7 @@ class InstalledRelease:
         exists.
 
         Raises:
-            AddressError: objects still exist after this time. The message names them.
+            AddressError: objects still exist after `timeout_s` seconds. The message names them.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
@@ -181,7 +181,8 @@ class GpsAccess:
 
     @contextmanager
     def of_operator(self) -> Iterator[Security]:
-        """Yield the security of the release's operator, which has a certificate if the release's pods use TLS.
+        """Yield the security settings with which the operator calls the GPS. They have a certificate if the release's
+        pods use TLS. Otherwise they are `OPEN`.
 
         Raises:
             AccountError: this account may not read the certificate. CertificateError: the certificate is missing or not

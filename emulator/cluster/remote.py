@@ -223,8 +223,8 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Remove a right from the GPS's Role if this account does not have the right, and return the values. Kubernetes
-    would refuse a Role with more rights than the account.
+    """Return the values. If this account may not create Events, they do not give the GPS the right to record Events.
+    Kubernetes would refuse a Role with more rights than the account.
     """
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
@@ -238,7 +238,7 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
     Raises:
         AccountError, CertificateError, HandshakeError: this account may not call the GPS, or has no certificate that
-            the GPS trusts. The message begins with `unknown`, a text that says what is therefore unknown.
+            the GPS trusts. The message begins with the text `unknown`, which says what this command could not find out.
     """
     try:
         return status(release, Display(), once=True)
@@ -279,7 +279,8 @@ def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volume
 
 
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
-    """Check that the run of this experiment has failed, so that it may begin again. If no GPS answers, do nothing.
+    """Check that the run of this experiment has failed, so that it may begin again. If no GPS answers, or if the GPS
+    has a run of another experiment, do nothing.
 
     When a run begins again, its LPSs and devices do not use the state of the failed run.
 
@@ -299,8 +300,9 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the chart's value `again`. If a failed run should begin again, it is a new text. Otherwise it stays if the
-    experiment is the same as before, and is empty for another experiment.
+    """Return the chart's value `again`. A changed value makes a failed run begin again. If the user asks for this, the
+    value is a new text. Otherwise the value stays as it was for the same experiment, and is empty for another
+    experiment.
     """
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -36,8 +36,8 @@ def answering(host: str) -> Iterator[None]:
 
 
 def sentence(error: object) -> str:
-    """Return the text of an error on one line, without the full stop and without the Python object that some errors
-    name.
+    """Return the text of an error on one line, without the full stop at its end. If the text begins with a Python
+    object, such as `<HTTPSConnection …>: `, this part is removed.
     """
     return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 

@@ -36,8 +36,8 @@ def bench_device(
 
 
 def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
-    """Return the measured values as a mapping for JSON. If the experiment sets no time for a reference board, `profile`
-    is null.
+    """Return the measured values as a mapping for JSON. The key `profile` has this machine's time per example divided
+    by the experiment's compute.per_example. If the experiment does not set compute.per_example, `profile` is null.
     """
     return {
         "per_example_ns": pace.per_example_ns,
@@ -68,8 +68,8 @@ def said_of(pace: "Pace", experiment: "Experiment") -> str:
 
 
 def _profile(pace: "Pace", experiment: "Experiment") -> float | None:
-    """Return this machine's time per example divided by the time of the reference board. If the experiment sets no time
-    for a reference board, return None.
+    """Return this machine's time per example divided by the experiment's compute.per_example. If the experiment does
+    not set this key, return None.
     """
     compute = experiment.compute
     if compute is None or not compute.per_example:

@@ -62,7 +62,9 @@ class Changes:
     seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the file's.")] = None
 
     def load(self, experiment: Path) -> "Experiment":
-        """Load an experiment from a file, or an example by its name. Return it with the changes."""
+        """Load an experiment from a file, or an example by its name. Return it with the changes that these options
+        make.
+        """
         from emulator.shipped.examples import find_experiment
         from fedstrata.experiment_file import load_experiment
 

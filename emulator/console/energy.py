@@ -1,4 +1,4 @@
-"""Energy on the console: quantities with units, and the line about a run's energy."""
+"""Write energy for the console: quantities with units, and the line about a run's energy."""
 
 from emulator.console.units import SPACE, three_digits
 from fedstrata.clock.timeline import PARTS as SPENT
@@ -14,8 +14,8 @@ def human_joules(joules: float) -> str:
 
 
 def energy_line(energy: EnergySummary) -> str:
-    """Return a line about the energy: the total, its parts, the mean device's energy, and the energy of the device that
-    used most.
+    """Return a line about the energy: the total, its parts, the average of a device, and the energy of the device that
+    used most energy.
     """
     names = {"down": "receiving", "compute": "computing", "up": "sending"}
     said = ", ".join(f"{names[part]} {human_joules(getattr(energy, part))}" for part in SPENT)

@@ -43,8 +43,8 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Hold the most payload bytes that all devices' answers to one question can take together. `up` is for answers to
-    the GPS. `down` is for answers that are forwarded to other devices.
+    """Hold how many payload bytes the answers of all devices to one question of the method can have at most. `up` has
+    the bytes that devices send. `down` has the bytes of answers that are forwarded to other devices.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RoundBytes:
 
 
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """Return the bytes of all devices' answers, for each question."""
+    """Return the largest possible bytes of all devices' answers, for each question of the method."""
     method, devices = make_method(experiment), experiment.device_count
     relayed_by = len(method.relays())
     return [

@@ -48,8 +48,8 @@ class Payloads:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTimes:
-    """Hold the expected times of a mean LPS round, of a mean global round, and of the whole training. The LPS round is
-    at the LPS with the longest rounds.
+    """Hold the expected times of an average LPS round, of an average global round, and of the whole training. If LPSs
+    differ, the times of the LPS round are from the LPS with the longest rounds.
     """
 
     lps_round: pb.RoundTimes
@@ -158,8 +158,8 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return how many LPS rounds to calculate. If questions make the first LPS round of a global round different from
-    the others, the number covers whole global rounds.
+    """Return the number of LPS rounds to calculate. If devices answer questions in the first LPS round of each global
+    round, this round differs from the others. Then all LPS rounds of whole global rounds are calculated.
     """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
@@ -168,8 +168,8 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times of each LPS round at each LPS. If the method asks devices in each global round, the first LPS
-    round of a global round begins only when the model has arrived at the LPS.
+    """Return the times of each LPS round at each LPS. If devices answer a question in each global round, the first LPS
+    round of a global round begins when the model has arrived at the LPS.
     """
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
@@ -218,7 +218,9 @@ def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
-    """Return the mean of several rounds with the same number of children. The mean round begins at time 0."""
+    """Return the average of the times of several rounds, as one round that begins at time 0. All rounds must have the
+    same number of children (devices of an LPS).
+    """
     mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
     mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
     for name in (f"{part}_ns" for part in PARTS):

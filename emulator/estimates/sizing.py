@@ -84,8 +84,9 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Return how many more bytes an LPS needs than an idle LPS. If clusters span LPSs, this is 5.5 × the streams of all
-    clusters. Otherwise it is 2.5 × the model of the LPS's cluster. benchmarks/memory.py measures these factors.
+    """Return how many more bytes an LPS needs than an idle LPS. If clusters span LPSs, the LPS needs 5.5 × the bytes of
+    the tensors that devices of all clusters send. Otherwise it needs 2.5 × the bytes of the tensors that a device of
+    its own cluster sends. benchmarks/memory.py measures these factors.
 
     Raises:
         FedstrataError: the model or the method cannot be made.

@@ -30,7 +30,9 @@ class RunCertificates:
         return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
 
     def revoked(self) -> Revoked:
-        """Return the list of revoked names that the GPS uses. Raises CertificateError if the list cannot be read."""
+        """Return the names that the GPS refuses, because their certificates are revoked. Raises CertificateError if the
+        GPS's list of revoked names cannot be read.
+        """
         return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
@@ -42,7 +44,9 @@ class RunCertificates:
         return Authority.load(self._folder / AUTHORITY)
 
     def of_operator(self) -> TlsSecurity:
-        """Return the security with which the emulator calls the GPS."""
+        """Issue a certificate to the emulator in its role as operator. Return the TLS settings with which the emulator
+        calls the GPS.
+        """
         return TlsSecurity(TlsFiles.load(self._issued("operator", [OPERATOR])))
 
     def _issued(self, name: str, names: list[Name]) -> Path:

@@ -43,8 +43,8 @@ class LocalBackend:
         has_tls: bool = False,
         servers_at: Mapping[str, str] | None = None,
     ) -> None:
-        """Set `servers_at` to the addresses at which GPS and LPSs first listen, by endpoint. By default they listen at
-        free ports of the loopback interface.
+        """Set `servers_at`, the addresses at which GPS and LPSs listen first. It maps the name of an endpoint, such as
+        `grpc`, to an address. By default GPS and LPSs listen at free ports of the loopback interface.
         """
         self._servers_at = servers_at or {}
         self._folder = folder

@@ -100,7 +100,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
     """Check a document with all its nested values. Raises DataError if a value names code that does not come with
-    Fedstrata, or a file of the bundle's maker.
+    Fedstrata, or a file that only the bundle's author has.
     """
     if isinstance(node, Mapping):
         for name, child in node.items():

@@ -1,4 +1,4 @@
-"""Check a bundle. Its tables must follow from its records, and replayed runs must give the same models to the bit."""
+"""Check a bundle. Its tables must follow from its records, and replayed runs must give bit-identical models."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -145,8 +145,8 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield a message for each difference from the published table with the same name in this Fedstrata. Values,
-    measure, decimals and experiments are compared.
+    """Yield a message for each difference between the bundle's published table and the table of the same name in the
+    installed Fedstrata. Values, measure, decimals and experiments are compared.
     """
     try:
         own = find_table(table.name).with_seeds(table.sweep.seeds)
@@ -224,8 +224,9 @@ def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     """Yield a message for each model or measurement that differs between a record and its replay.
 
-    If the record names the kernels of another kind of processor, this alone is reported as a difference. Otherwise a
-    stranger could avoid the check in this way.
+    If the record says that it was computed with other OpenBLAS kernels than the replay, bits cannot be compared. Then
+    the only message is about the kernels. This counts as a difference, because a forged record could name other kernels
+    to avoid the comparison.
     """
     said_kernels, true_kernels = (quoted(*sorted(each.summary.kernels)) for each in (theirs, ours))
     if said_kernels != true_kernels:

@@ -75,8 +75,8 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes about the runs: settings that differ, models that are equal to the bit, and different OpenBLAS
-    kernels.
+    """Yield notes about the runs: which settings differ, which runs have bit-identical models, and which runs used
+    different OpenBLAS kernels.
     """
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()

@@ -30,7 +30,9 @@ class Form:
         return cls(factor=100, digits=1, unit="%") if metric.is_percent else cls(unit=metric.label)
 
     def said(self, mean: float, deviation: float | None, *, sign: str = "") -> str:
-        """Return a mean and its deviation as text, such as 73.5 ± 1.2. A minus sign is typographic."""
+        """Return a mean and its deviation as text, such as 73.5 ± 1.2. Negative numbers have the minus sign −, not a
+        hyphen.
+        """
         kind = ".4g" if self.digits is None else f".{self.digits}f"
         spread = "" if deviation is None else f" ± {self.factor * deviation:{kind}}"
         return f"{self.factor * mean:{sign}{kind}}{spread}".replace("-", "−")

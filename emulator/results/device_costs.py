@@ -33,7 +33,7 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
 
 
 def _asked_and_grouped(run: RunRecord) -> bool:
-    """Return whether devices answered questions before training and form several clusters."""
+    """Return whether devices answered questions before the training, and form more than one cluster."""
     asked = set(run.summary.bytes_by_kind.get("device-gps", {})) - {"control"}
     return bool(asked) and len(run.summary.clusters) > 1
 
@@ -50,8 +50,8 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 
 def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Yield each global round with the mean of the main metric over LPSs. Each LPS is weighted by the number of its
-    devices in that global round.
+    """Yield each global round with the mean of the main metric over LPSs. Each LPS is weighted by its number of devices
+    according to the run's summary. Newcomers that have not joined yet are not counted.
     """
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):

@@ -37,8 +37,8 @@ def jains_index(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """Hold the gain of each device over training alone. A positive gain is an improvement for every metric, also for
-    errors.
+    """Hold the gain of each device over training alone. A positive gain is an improvement. For a metric of which lower
+    values are better, such as an error, the sign of the difference is changed.
     """
 
     gains: Mapping[str, float]

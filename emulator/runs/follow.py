@@ -24,8 +24,8 @@ class Outcome:
 
 
 class Backend(Protocol):
-    """Define what following a run needs from the place where the three tiers run. They run as processes on this
-    machine, or in pods.
+    """Define what `follow` needs from a backend. A backend runs the three tiers as processes on this machine, or in
+    pods.
     """
 
     async def scale_lps(self, replicas: int) -> None:

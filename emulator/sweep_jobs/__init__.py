@@ -1,1 +1,1 @@
-"""A sweep as a Kubernetes Job, with pods that share the sweep's folder."""
+"""Do a sweep as a Kubernetes Job. The pods of the Job share the runs, through a volume claim or a bucket."""

@@ -1,4 +1,4 @@
-"""The calls to the Kubernetes API for the Job of a sweep."""
+"""Call the Kubernetes API for the Job of a sweep."""
 
 import json
 import time
@@ -27,7 +27,7 @@ INVALID = {400, 422}  # status codes for an object that cannot be read, or has a
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """Hold the state of the Job and of its pods at one moment."""
+    """Hold the state of a Job and of its pods at one moment."""
 
     uid: str
     ended: str = ""  # Complete or Failed
@@ -42,7 +42,7 @@ class SweepApi:
     """Make, read and delete the Kubernetes objects of one sweep."""
 
     def __init__(self, release: Release) -> None:
-        """Connect to the cluster. Raises AddressError if there is no usable context."""
+        """Connect to Kubernetes. Raises AddressError if the kubeconfig has no usable context."""
         from kubernetes import client
 
         self._namespace = release.namespace
@@ -51,10 +51,10 @@ class SweepApi:
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
 
     def is_shared(self, claim: str) -> bool:
-        """Return whether several nodes can mount a claim at once.
+        """Return whether several nodes can mount the volume claim `claim` at the same time.
 
         Raises:
-            ExperimentError: the namespace has no such claim.
+            ExperimentError: the namespace has no such volume claim.
         """
         found = self._found(self._core.read_namespaced_persistent_volume_claim, claim)
         if found is None:
@@ -67,10 +67,12 @@ class SweepApi:
     def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> None:
         """Make the Job, or find the Job of an earlier call.
 
-        A failed Job is replaced, and so is a finished Job that was made from another sweep file.
+        A failed Job is replaced. A completed Job is replaced if it was made from another sweep file or with other
+        options.
 
         Raises:
-            ExperimentError: a Job with this name still works on another sweep file.
+            ExperimentError: a Job with this name is running with another sweep file or with other options, or another
+                program has made it.
         """
         name = objects.job_name
         job, files = self._job(name), self._found(self._core.read_namespaced_config_map, name)
@@ -109,7 +111,9 @@ class SweepApi:
                 self._batch.patch_namespaced_job(job.metadata.name, self._namespace, body, _request_timeout=REQUEST_S)
 
     def delete_job(self, name: str) -> None:
-        """Delete a Job with its pods and files, and wait until it is gone. Raises AddressError if this takes long."""
+        """Delete a Job with its pods and its ConfigMap, and wait until the Job no longer exists. Raises AddressError if
+        this takes long.
+        """
         self._found(self._batch.delete_namespaced_job, name, propagation_policy="Foreground")
         deadline = time.monotonic() + DELETED_S
         while self._job(name) is not None:
@@ -158,7 +162,8 @@ class SweepApi:
     # --- the reader ---------------------------------------------------------------------------
 
     def has_reader(self, objects: SweepObjects, job_uid: str) -> bool:
-        """Return whether the pod that reads the results is ready. If it is missing or has ended, make a new pod.
+        """Return whether the reader, the pod that reads the results, is ready. If this pod is missing, make it. If it
+        has ended, delete it, so that the next call makes a new one.
 
         Raises:
             RunStoppedError: the pod cannot run. The message gives the reason.
@@ -190,7 +195,7 @@ class SweepApi:
 
     @contextmanager
     def reader_address(self, objects: SweepObjects) -> Iterator[str]:
-        """Yield an address on this machine that leads to the reader."""
+        """Forward a port of this machine to the reader pod while the block runs. Yield the address on this machine."""
         port = PodPort(self._configuration, self._namespace, f"{objects.job_name}-reader", READER_PORT)
         with port.forwarded() as address:
             yield address
@@ -201,7 +206,7 @@ class SweepApi:
         return self._found(self._batch.read_namespaced_job, name)
 
     def _found(self, call: Callable[..., Any], name: str, **options: Any) -> Any:
-        """Return the result of a call for an object with this name; None if there is no such object."""
+        """Make a call for the object with this name, and return its result. If there is no such object, return None."""
         from kubernetes import client
 
         with self._answering():
@@ -214,11 +219,11 @@ class SweepApi:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Run a block that calls the API.
+        """Run a block that calls the Kubernetes API.
 
         Raises:
             AccountError: this account lacks a right.
-            ExperimentError: an object is not valid, for instance because of --pod.
+            ExperimentError: an object is not valid, for instance because of the user's file for the option --pod.
             AddressError: the API refuses for another reason, or does not answer.
         """
         from kubernetes import client
@@ -239,7 +244,9 @@ def _options_of(job: Any) -> str:
 
 
 def _is_same(objects: SweepObjects, job: Any, files: Any) -> bool:
-    """Return whether a Job has the files and the options of these objects."""
+    """Return whether an existing Job is the Job of `objects`. This is true if its ConfigMap has the same files, and the
+    Job was made with the same options.
+    """
     has_files = files is not None and (files.data or {}) == dict(objects.files)
     return has_files and _options_of(job) == objects.options
 
@@ -272,19 +279,19 @@ def _message(error: Any) -> str:
 
 
 def _own_labels(found: Any) -> dict[str, str]:
-    """Return the values of the labels that tell to which sweep an object belongs."""
+    """Return those labels of an object that say to which sweep it belongs."""
     keys = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
     labels = found.metadata.labels or {}
     return {key: str(labels.get(key)) for key in keys}
 
 
 def _is_of(pod: Any, job: Any) -> bool:
-    """Return whether a pod is of this Job, and not of an earlier Job of the same name."""
+    """Return whether a pod belongs to this Job, and not to an earlier Job of the same name."""
     return any(found.uid == job.metadata.uid for found in pod.metadata.owner_references or [])
 
 
 def _end_of(job: Any) -> tuple[str, str]:
-    """Return Complete or Failed, and the reason. Both are empty if the Job still works."""
+    """Return how a Job ended (Complete or Failed) and the reason. If the Job is not finished, both texts are empty."""
     for found in job.status.conditions or []:
         if found.type in {"Complete", "Failed"} and found.status == "True":
             return str(found.type), " ".join(filter(None, (found.reason, found.message)))
@@ -304,7 +311,9 @@ def _exit_code(pod: Any) -> int | None:
 
 
 def _last_words(pod: Any) -> str:
-    """Return why a pod failed: the last line that its container printed or, without a line, Kubernetes' reason."""
+    """Return why a pod failed. This is the last line that its container printed. If there is no such line, it is the
+    reason that Kubernetes gives.
+    """
     ended = _terminated(pod)
     if ended is None:
         return f"pod {pod.metadata.name}: {pod.status.reason or 'failed'} {pod.status.message or ''}".strip()

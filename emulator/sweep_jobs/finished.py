@@ -1,4 +1,4 @@
-"""Fetch the runs that pods have finished: through a pod that reads the volume claim, or from a bucket."""
+"""Fetch the runs that pods have finished. They are in a bucket, or on a volume claim, which a pod reads."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -16,28 +16,30 @@ from fedstrata.errors import AddressError
 
 
 class FinishedRuns(Protocol):
-    """Define what the command asks about the runs of pods."""
+    """Define how `fedstrata sweep` on this machine looks at the runs of pods, and fetches their records."""
 
     def is_finished(self, run: SweepRun) -> bool:
         """Return whether a run is completed."""
 
     def fetch(self, run: SweepRun) -> None:
-        """Write the record of a finished run to the command's folder. Raises FedstrataError if this fails."""
+        """Write the record of a finished run to the sweep's folder on this machine. Raises FedstrataError if this
+        fails.
+        """
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
-        """Return the known failures of a run, the last one at the end."""
+        """Return the failures of a run, the latest last. Earlier failures than the latest may be left out."""
 
 
 class PodRuns(Protocol):
-    """Define the way to the runs of pods."""
+    """Define how `fedstrata sweep` on this machine connects to the place in which pods store their runs."""
 
     def look(self, job_uid: str) -> AbstractContextManager[FinishedRuns | None]:
-        """Yield the runs finished so far, or None if they cannot be known yet. Raises AddressError if no server
-        answers.
+        """Yield an object that knows which runs are finished now. If this cannot be known yet, yield None. Raises
+        AddressError if no server answers.
         """
 
     def leave(self) -> None:
-        """End the way."""
+        """Delete what `look` has made on Kubernetes."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class ClaimRuns:
-    """Read the runs on a claim through a pod of its own."""
+    """Read the runs on a volume claim. An additional pod, the reader, mounts the claim and sends their records."""
 
     api: SweepApi
     objects: SweepObjects
@@ -80,7 +82,7 @@ class ClaimRuns:
 
 @dataclass(frozen=True)
 class BucketRuns:
-    """Read the runs in a bucket."""
+    """Read the runs in a bucket. This needs no pod."""
 
     bucket: SharedBucket
 
@@ -89,4 +91,4 @@ class BucketRuns:
         return nullcontext(self.bucket)
 
     def leave(self) -> None:
-        """Do nothing."""
+        """Do nothing, because `look` makes nothing on Kubernetes."""

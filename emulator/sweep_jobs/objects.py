@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a sweep, as plain documents: a ConfigMap, a Job, and a pod that reads the results."""
+"""Make the Kubernetes objects of a sweep, as plain documents: a ConfigMap, a Job, and a pod that reads the results."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ RESTRICTED: Document = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """Hold the options of the user for the Job."""
+    """Hold the user's options for the Job."""
 
     storage: PodStorage
     parallelism: int = 4  # pods at once
@@ -42,7 +42,7 @@ class JobRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepObjects:
-    """Make the objects of one sweep."""
+    """Make the Kubernetes objects of one sweep."""
 
     name: str  # the sweep's name, from which names on Kubernetes are made
     namespace: str
@@ -57,12 +57,12 @@ class SweepObjects:
 
     @property
     def place(self) -> list[str]:
-        """Return the arguments of `fedstrata sweep` in pods for the place of the runs."""
+        """Return the arguments with which `fedstrata sweep` in a pod finds the storage of the sweep's runs."""
         return self.request.storage.arguments(self.job_name.removesuffix("-sweep"))
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels of all objects, with the keys of the chart."""
+        """Return the labels that all objects have. Their keys are the same as in the chart."""
         return {
             "app.kubernetes.io/name": "fedstrata",
             "app.kubernetes.io/instance": self.job_name,
@@ -73,7 +73,9 @@ class SweepObjects:
 
     @property
     def options(self) -> str:
-        """Return the options of the pods as one text, without the parallelism, which may change during the work."""
+        """Return the options of the pods as one text. The parallelism is left out, because it may change while the Job
+        runs.
+        """
         given = {**self.request.storage.options(), **vars(self.request)}
         left_out = {"parallelism", "storage"}
         return json.dumps({key: value for key, value in given.items() if value and key not in left_out})
@@ -88,7 +90,9 @@ class SweepObjects:
         }
 
     def job(self) -> Document:
-        """Return the Job. Without `completions`, its pods share the runs, and end when all runs are done."""
+        """Return the Job. It does not set `completions`, so its pods can share the runs: each pod works until all runs
+        are done.
+        """
         queue = {QUEUE: self.request.queue} if self.request.queue else {}
         sweep_file = next(name for name in self.files if name.endswith(".yaml"))
         arguments = ["sweep", f"{HERE}/{sweep_file}", *self.place, "--jobs", "1", "--json"]
@@ -114,7 +118,9 @@ class SweepObjects:
         }
 
     def reader(self, job_uid: str) -> Document:
-        """Return the pod that reads the results for the command. It ends with the Job, or after an hour."""
+        """Return the pod that reads the results for the command. Kubernetes deletes the pod together with the Job, and
+        stops it after an hour.
+        """
         command = ["python3", "-m", "emulator.sweep_jobs.reader", self.place[-1], str(READER_PORT)]
         container = {**self._container("reader", {"cpu": "100m", "memory": "128Mi"}), "command": command}
         container["volumeMounts"] = [{"name": "claim", "mountPath": CLAIM, "readOnly": True}]
@@ -138,7 +144,7 @@ class SweepObjects:
         return {"name": name, "namespace": self.namespace, "labels": {**self.labels, **(labels or {})}}
 
     def _container(self, name: str, resources: Mapping[str, str]) -> Document:
-        """Return a container with the same requests and limits, so that its pod is of the class Guaranteed."""
+        """Return a container. Its requests equal its limits, so that Kubernetes gives its pod the class Guaranteed."""
         return {
             "name": name,
             "image": self.request.image or f"localhost/fedstrata/emulator:{release_of_fedstrata()}",
@@ -174,7 +180,7 @@ class SweepObjects:
         }
 
     def _beside(self) -> Document:
-        """Return an affinity term for the nodes on which the sweep's pods run."""
+        """Return an affinity term for those nodes on which the sweep's pods run."""
         labels = {"app.kubernetes.io/instance": self.job_name, "app.kubernetes.io/component": "sweep"}
         return {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
 
@@ -197,7 +203,7 @@ def job_name(sweep: str) -> str:
 
 
 def memory_of(text: str) -> int:
-    """Return MiB from a text such as 512Mi or 4Gi. Raises ExperimentError for another text."""
+    """Return the number of MiB in a text such as 512Mi or 4Gi. Raises ExperimentError if the text has another form."""
     found = re.fullmatch(r"([1-9]\d{0,6})(Mi|Gi)", text)
     if found is None:
         raise ExperimentError(f"--memory {text!r}: give a whole number with Mi or Gi, such as 4Gi")
@@ -205,7 +211,7 @@ def memory_of(text: str) -> int:
 
 
 def release_of_fedstrata() -> str:
-    """Return the version of this installation, which is in tags of container images and labels of Kubernetes."""
+    """Return the version of this installation. Tags of container images and labels of Kubernetes objects contain it."""
     try:
         return version("fedstrata").replace("+", "_")
     except PackageNotFoundError:

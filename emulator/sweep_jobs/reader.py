@@ -1,10 +1,10 @@
-"""Give the records of a sweep's folder to `fedstrata sweep --on kubernetes`, from a pod that has mounted the folder.
+"""Send the records in a sweep's folder to `fedstrata sweep --on kubernetes`.
 
-`python -m emulator.sweep_jobs.reader FOLDER PORT` listens on the pod's own address 127.0.0.1. Only a port forward
-reaches this address. The program answers two kinds of requests:
+This program, `python -m emulator.sweep_jobs.reader FOLDER PORT`, runs in a pod that has mounted the folder. It listens
+at the pod's own address 127.0.0.1. Only a port forward reaches this address. The program answers two kinds of requests:
 
-- `/` is a JSON object: for each begun run, by its path in the folder, whether it is completed, and its failures.
-- `/RUN` is a tar archive with the record of a run.
+- `/` returns a JSON object. It maps the path of each run that has begun to `is_completed` and its `failures`.
+- `/RUN` returns a tar archive with the record of the run with this path.
 """
 
 import json
@@ -23,7 +23,7 @@ from emulator.sweeps.claims import claimed, failures
 
 
 def begun_runs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the begun runs of a sweep's folder by their paths: whether each is completed, and its failures."""
+    """Return the runs of a sweep's folder that have begun, by their paths. Each has `is_completed` and its failures."""
     return {str(run.relative_to(folder)): _state(run) for run in claimed(folder)}
 
 
@@ -40,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_GET(self) -> None:  # the name that the standard library calls
-        """Answer one request."""
+        """Answer one request for the list of runs, or for the record of a run."""
         runs: Mapping[str, Any] = begun_runs(self._folder)
         path = unquote(self.path).removeprefix("/")
         if path and path not in runs:
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """Return a server for a sweep's folder on 127.0.0.1. With port 0 the system chooses a port."""
+    """Return a server for a sweep's folder. It listens at 127.0.0.1. If `port` is 0, the system chooses the port."""
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, folder))
 
 

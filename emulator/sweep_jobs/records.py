@@ -1,4 +1,4 @@
-"""Fetch the records of a sweep's folder in pods, through the reader."""
+"""Fetch the records of a sweep's runs from the reader, the pod that has mounted the sweep's folder."""
 
 import http.client
 import json
@@ -20,7 +20,9 @@ DIRECT = build_opener(ProxyHandler({}))  # no proxy, even if the environment nam
 
 
 class _Reply:
-    """Read a reply of the reader. An error is about the connection, and not about files on this machine."""
+    """Read a reply of the reader pod. If the connection breaks, raise AddressError, so that the failure is not taken
+    for a failure of files on this machine.
+    """
 
     def __init__(self, reply: http.client.HTTPResponse) -> None:
         self._reply = reply
@@ -47,17 +49,17 @@ def _asked(address: str, path: str) -> Iterator[_Reply]:
 
 
 class BegunRuns:
-    """Hold the state of the begun runs, as the reader gives it."""
+    """Hold the state of all runs that have begun, as the reader pod has sent it."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said
 
     @classmethod
     def at(cls, address: str) -> "BegunRuns":
-        """Ask a reader.
+        """Fetch the state of the runs from the reader pod at this address, and return it.
 
         Raises:
-            AddressError: the reader does not answer. PayloadError: it sends no list of runs.
+            AddressError: the reader pod does not answer. PayloadError: its reply is not a list of runs.
         """
         with _asked(address, "") as reply:
             content = reply.read(MOST_BYTES)
@@ -77,7 +79,7 @@ class BegunRuns:
         return isinstance(found, dict) and found.get("is_completed") is True
 
     def failure(self, run: Path) -> Failure | None:
-        """Return the last failure of a run; None if it never failed."""
+        """Return the last failure of a run. If the run has never failed, return None."""
         found = self._said.get(str(run))
         try:
             last = found["failures"][-1]  # type: ignore[index]  # of another form, it is no failure
@@ -87,10 +89,12 @@ class BegunRuns:
 
 
 def fetch_record(address: str, run: Path, folder: Path) -> None:
-    """Write the files of a run's record to a folder: all of them or none.
+    """Fetch the record of a run from the reader pod, and write its files to a folder. If the record is not complete, no
+    file is written.
 
     Raises:
-        AddressError: the reader does not answer, or breaks off. PayloadError: this is no record.
+        AddressError: the reader pod does not answer, or ends its reply too early. PayloadError: the reply is not a
+            record.
         OutputError: the folder cannot be written.
     """
     with _asked(address, str(run)) as reply:

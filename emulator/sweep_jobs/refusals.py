@@ -1,4 +1,4 @@
-"""The check of a sweep before its Job is made: whether pods have the files and the memory that its runs need."""
+"""Check a sweep before its Job is made: whether pods have the files and the memory that the runs need."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,11 +23,11 @@ GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured memory of a GPS, and
 
 
 def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
-    """Check that pods can do all runs.
+    """Check that pods can do all runs of a sweep.
 
     Raises:
-        ExperimentError: a run needs files that only this machine has, or more memory than a pod has. Or the files are
-            too large to send.
+        ExperimentError: a run needs files that only this machine has, or more memory than a pod has. Or the files for
+            the pods are too large for a ConfigMap.
         FedstrataError: a run's experiment does not fit its data. The message has the cell and seed.
     """
     size = sum(len(text.encode()) for text in files.values())
@@ -46,7 +46,9 @@ def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
 
 
 def _check_text(sweep: Sweep) -> None:
-    """Raise ExperimentError if the file names further files."""
+    """Check that the sweep file refers to no file of this machine, because pods do not have this file. Raises
+    ExperimentError if it does.
+    """
     try:
         sweep_of(yaml.safe_load(sweep.text), name=sweep.name, where=f"{HERE}/{sweep.name}.yaml", beside=Path(HERE))
     except ExperimentError as error:
@@ -56,8 +58,8 @@ def _check_text(sweep: Sweep) -> None:
 
 
 def _check_files(run: SweepRun, modules: set[str] | None) -> None:
-    """Raise ExperimentError if a run needs a file of this machine. `modules` are the own modules in pods; None allows
-    any module.
+    """Check that a run needs no file of this machine. Raises ExperimentError if it does. `modules` are the modules of
+    the user's own code that pods get. If it is None, any module is allowed, because the user's image may have it.
     """
     experiment = run.experiment
     if isinstance(experiment.partition, LocalPartition):
@@ -87,8 +89,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _check_memory(run: SweepRun, request: JobRequest) -> None:
-    """Raise ExperimentError if the devices of a run need more memory than a pod has. The message has the number that
-    fits.
+    """Check that a pod has enough memory for the devices and servers of a run. Raises ExperimentError if it does not.
+    The message says for how many devices the memory is enough.
     """
     experiment = run.experiment
     try:
@@ -108,7 +110,9 @@ def _check_memory(run: SweepRun, request: JobRequest) -> None:
 
 
 def _has_data(experiment: Experiment) -> bool:
-    """Return whether the data set of an experiment is here. Pods may have data that this machine lacks."""
+    """Return whether this machine has the data set of an experiment. If it does not, the data cannot be checked here,
+    but pods may have the data set.
+    """
     try:
         load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)
     except (DataError, PluginError):

@@ -1,4 +1,4 @@
-"""Places in which the pods of a sweep keep the runs: a volume claim that all pods mount, or a bucket."""
+"""Define where the pods of a sweep store the runs: on a volume claim that all pods mount, or in a bucket."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,27 +10,31 @@ TMP = "/tmp"  # noqa: S108  # in pods: a folder of the pod
 
 
 class PodStorage(Protocol):
-    """Define what the Kubernetes objects of a sweep say about the place of its runs."""
+    """Define which parts of the Kubernetes objects depend on the storage of the sweep's runs."""
 
     def options(self) -> Mapping[str, str | None]:
         """Return the options with which the user chose the storage."""
 
     def is_shared(self, ask: Callable[[str], bool]) -> bool:
-        """Return whether several nodes can use the place at once. `ask` answers this for a volume claim."""
+        """Return whether several nodes can use the storage at the same time. For a volume claim, call `ask` with the
+        name of the claim, and return its result.
+        """
 
     def arguments(self, name: str) -> list[str]:
-        """Return the arguments of `fedstrata sweep` in pods for the place of a sweep."""
+        """Return the arguments with which `fedstrata sweep` in a pod finds the runs of the sweep `name` in this
+        storage.
+        """
 
     def environment(self) -> Document:
-        """Return the keys of a container for its environment variables."""
+        """Return the environment variables of a container, as the keys `env` and `envFrom` of its specification."""
 
     def volumes(self) -> list[tuple[Document, str]]:
-        """Return the volumes of a pod, each with the folder of its mount."""
+        """Return the volumes of a pod, each with the folder at which the container mounts the volume."""
 
 
 @dataclass(frozen=True)
 class ClaimStorage:
-    """Keep the runs on a PersistentVolumeClaim."""
+    """Store the runs on a PersistentVolumeClaim."""
 
     claim: str
 
@@ -52,7 +56,7 @@ class ClaimStorage:
 
 @dataclass(frozen=True)
 class BucketStorage:
-    """Keep the runs in a bucket. The variables for its server and credentials come from a Secret."""
+    """Store the runs in a bucket. The environment variables for its server and credentials come from a Secret."""
 
     address: str
     secret: str | None  # None: the bucket accepts the pods' own identity

@@ -1,4 +1,4 @@
-"""A sweep on Kubernetes for the experimenter: make its Job, follow it, and fetch every record."""
+"""Do a sweep on Kubernetes from the experimenter's machine: make its Job, follow the Job, and fetch every record."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ def sweep_on_kubernetes(
 
     Raises:
         FedstrataError: nothing was started because something is wrong, or the Job failed. The message gives the reason.
-        KeyboardInterrupt: a signal came. The Job goes on, and the same call follows it again.
+        KeyboardInterrupt: a signal interrupted this call. The Job keeps running, and the same call follows it again.
     """
     sweep, out, began = request.sweep, request.store.folder, time.monotonic()
     files = _files(request)
@@ -70,7 +70,7 @@ def sweep_on_kubernetes(
 
 
 def _files(request: ClusterSweepRequest) -> Mapping[str, str]:
-    """Return the files that pods read."""
+    """Return the files that pods read: the sweep file and the user's own code."""
     code: Mapping[str, str] = with_code({}, request.code).get("code", {}).get("files", {})
     return {f"{job_name(request.sweep.name).removesuffix('-sweep')}.yaml": request.sweep.text, **code}
 
@@ -90,11 +90,12 @@ class _Following:
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def follow(self, pace: Pace) -> None:
-        """Follow the Job up to its end.
+        """Follow the Job up to its end, and fetch the records of its runs.
 
         Raises:
-            RunStoppedError: no pod of the Job can run, or the Job failed before all runs had ended.
-            AccountError: this account may not read the records. AddressError: they do not come.
+            RunStoppedError: no pod of the Job can run, or the Job ended before all runs had ended.
+            AccountError: this account lacks a right, for instance to read the records. AddressError: Kubernetes does
+                not answer in time, or the records cannot be fetched in time.
         """
         name = self._objects.job_name
         self._api.ensure(self._objects, self._tell)
@@ -151,7 +152,9 @@ class _Following:
             self._tell(line)
 
     def _fetch(self, uid: str, pace: Pace, *, is_last: bool) -> bool:
-        """Fetch the new records. Return False if the pods' runs could not be reached."""
+        """Fetch the records of runs that have finished since the last call. Return False if the runs of the pods could
+        not be read.
+        """
         try:
             with self._runs.look(uid) as there:
                 if there is None:

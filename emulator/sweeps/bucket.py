@@ -1,10 +1,12 @@
-"""A bucket in which processes share the runs of a sweep. Each process works in a folder of its own.
+"""Share the runs of a sweep through a bucket. Each process works in a folder of its own.
 
 The bucket has two objects per run. The record, `.tar`, is written once, by the first process that has finished the run.
-The claim, `.claim`, is a lease: its owner writes it anew all the time. A process that sees the same version of a claim
-for a minute takes the lease over, so no clocks are compared. Every write is under the condition that nobody else has
-written since the writer looked. If an owner pauses longer than its lease, two processes do the run, and both use the
-first record.
+The claim, `.claim`, is a lease: while a process works on the run, it writes the claim again every 15 seconds.
+
+If a claim has not changed for a minute, another process may take the run over. Each process measures this minute with
+its own clock, so the clocks of machines need not agree. A write fails if another process has written the object in the
+meantime. If a process pauses for longer than its lease, two processes may do the same run. Both then use the record
+that was written first.
 """
 
 import hashlib
@@ -34,7 +36,7 @@ AWAY_S = 600.0  # how long a bucket may stay silent before a call fails
 
 @dataclass(frozen=True, kw_only=True)
 class _Lease:
-    """Hold the content of a claim."""
+    """Hold the content of a claim: whether a process has the run now, and the run's failures."""
 
     is_held: bool
     failures: tuple[Failure, ...]
@@ -42,7 +44,9 @@ class _Lease:
 
     @classmethod
     def read(cls, content: bytes) -> "_Lease":
-        """Return the claim in an object's content. If the content is not a claim, return a free claim."""
+        """Return the claim in the content of an object. If the content is not a claim, return a claim that no process
+        holds.
+        """
         try:
             said = json.loads(content)
             failures = ((str(each["reason"]), float(each["seconds"])) for each in said["failures"])
@@ -54,11 +58,15 @@ class _Lease:
             return cls(is_held=False, failures=())
 
     def text(self) -> bytes:
-        """Return the content to write. A random number makes it unique, so the object's tag is of this write only."""
+        """Return the bytes to write. They contain a random number, so no other write has the same bytes, nor the same
+        tag.
+        """
         return json.dumps({**asdict(self), "write": secrets.token_hex(16)}).encode()
 
     def write(self, bucket: Bucket, name: str, over: str | None) -> str | None:
-        """Write the claim over a version. Return its tag, or None if another process has written."""
+        """Replace the version of the claim that has the tag `over`. If `over` is None, write a new claim. Return the
+        tag of the written version. If another process has written the claim first, write nothing, and return None.
+        """
         tag = bucket.put(name, self.text(), over=over)
         if tag is None:
             found, there = bucket.content(name)
@@ -68,7 +76,7 @@ class _Lease:
 
 
 class _BucketClaim:
-    """Hold a run in the bucket, and renew the lease until the end."""
+    """Reserve a run in the bucket for this process. A thread renews the lease until the claim ends."""
 
     def __init__(
         self, bucket: Bucket, name: str, *, tag: str, lease: _Lease, local: Claim, finish: Callable[[], None]
@@ -80,7 +88,9 @@ class _BucketClaim:
         self._renewing.start()
 
     def finish(self) -> None:
-        """Give the record to the bucket. Raises AddressError if the bucket is silent for long."""
+        """Write the run's record to the bucket. If the bucket does not answer, try again for ten minutes. Then raise
+        AddressError.
+        """
         began = time.monotonic()
         while True:
             try:
@@ -91,7 +101,9 @@ class _BucketClaim:
                     raise
 
     def note(self, failure: Failure) -> None:
-        """End the lease with a failure. Raises AddressError if the bucket does not get the failure."""
+        """Write a failure of the run to the claim, and end the lease. Raises FedstrataError if the failure cannot be
+        written.
+        """
         if self._end((*self._lease.failures, failure)) is None:
             raise AddressError(
                 f"this failure could not be written to {self._bucket}, because another process has taken the run over"
@@ -120,7 +132,7 @@ class _BucketClaim:
 
 
 class SharedBucket:
-    """Share the runs in a bucket."""
+    """Share the runs of a sweep through a bucket."""
 
     def __init__(self, bucket: Bucket, folder: Path) -> None:
         self._bucket, self.folder = bucket, folder
@@ -133,7 +145,9 @@ class SharedBucket:
 
     @contextmanager
     def joined(self, sweep: Sweep) -> Iterator[None]:
-        """Use the bucket and the folder during the block. Complete records of the folder go to the bucket at once."""
+        """Use the bucket and the folder during the block. At its beginning, complete records in the folder are copied
+        to the bucket.
+        """
         self._bucket.check()
         with joined(self.folder, sweep):
             for run in sweep.runs:
@@ -142,7 +156,9 @@ class SharedBucket:
             yield
 
     def claim(self, run: SweepRun) -> RunClaim | None:
-        """Return a claim on a run, or None. Raises FedstrataError if the bucket is silent for long."""
+        """Claim a run, and return the claim. If another process has the run, or if the bucket does not answer now,
+        return None. Raises FedstrataError if the bucket has not answered for ten minutes.
+        """
         local = Claim.of(self.folder / run.path)
         if local is None:
             return None
@@ -163,13 +179,13 @@ class SharedBucket:
             return claim
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
-        """Return the failures of a run, as far as the bucket says them."""
+        """Return the failures of a run that are in its claim in the bucket, the earliest first."""
         name = _name(run, "claim")
         tag = self._look().get(name)
         return () if tag is None else self._lease(name, tag)[0].failures
 
     def look_anew(self) -> None:
-        """Let the next question be answered by a new look."""
+        """Forget the last listing of the bucket. The next call that needs a listing lists the bucket again."""
         self._looked = -AWAY_S
 
     def is_finished(self, run: SweepRun) -> bool:
@@ -198,7 +214,9 @@ class SharedBucket:
         )
 
     def _leased(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
-        """Return a claim with a lease, or None. The next look is a new one, because an owner may just have finished."""
+        """Take the lease of a run, and return the claim. If another process has the lease, return None. After this, the
+        bucket is listed again, because another process may just have finished the run.
+        """
         name, failures = _name(run, "claim"), tuple[Failure, ...]()
         tag = self._tags.get(name)
         if tag is not None:
@@ -214,7 +232,9 @@ class SharedBucket:
         return _BucketClaim(self._bucket, name, tag=tag, lease=lease, local=local, finish=lambda: self._put(run))
 
     def _look(self) -> dict[str, str]:
-        """Return the tags of all objects, as they were a few seconds ago or later."""
+        """Return the tag of each object in the bucket, by the object's name. The bucket is listed at most once every
+        five seconds.
+        """
         with self._looking:
             if time.monotonic() - self._looked > LOOK_S:
                 tags, before, since = self._bucket.objects(), self._tags, self._since
@@ -226,7 +246,9 @@ class SharedBucket:
             return self._tags
 
     def _lease(self, name: str, tag: str) -> tuple[_Lease, str]:
-        """Return the content of a claim and its tag. A version is read once."""
+        """Return the content of a claim, and its tag. `tag` is from the last listing. The content is fetched only if
+        this tag is new.
+        """
         known = self._leases.get(name)
         if known is None or known[1] != tag:
             content, there = self._bucket.content(name)
@@ -236,7 +258,9 @@ class SharedBucket:
         return known
 
     def _put(self, run: SweepRun) -> None:
-        """Give the folder and the bucket the same record of a run: the record that the bucket got first."""
+        """Copy the record of a run from the folder to the bucket. If the bucket already has a record of the run, copy
+        this record to the folder instead.
+        """
         name = _name(run, "tar")
         with temporary_file() as file:
             write_archive(self.folder / run.path, file)
@@ -250,10 +274,14 @@ class SharedBucket:
 
 
 def shared_bucket(address: str, folder: Path) -> SharedBucket:
-    """Return the bucket at an address. Raises FedstrataError if the address or a setting is wrong."""
+    """Return the store for the bucket at an address. Raises FedstrataError if the address or an environment variable is
+    wrong.
+    """
     return SharedBucket(Bucket(address), folder)
 
 
 def _name(run: SweepRun, kind: str) -> str:
-    """Return the name of a run's object. Runs of other experiments have other names."""
+    """Return the name of a run's object in the bucket. `kind` is `tar` or `claim`. The name contains a digest of the
+    experiment, so runs of different experiments never have the same name.
+    """
     return f"{run.path.as_posix()}/{run.experiment.digest[:12]}.{kind}"

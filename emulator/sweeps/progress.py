@@ -64,8 +64,8 @@ class Pace:
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
-        """Return the expected seconds of a run. This is the mean over the finished runs of the same cell and setting.
-        If none of these has finished, it is the mean over all finished runs.
+        """Return the expected seconds of a run: the mean over the finished runs of the same cell and setting. If no run
+        of this cell and setting has finished, it is the mean over all finished runs.
         """
         return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
 

@@ -41,7 +41,7 @@ class SweepResults:
 
     @cached_property
     def of(self) -> Measures:
-        """The measures that the tables can show. They are for the main metric of the first run."""
+        """The measures that the tables can show. They are computed from the main metric that the first run has."""
         return Measures(headlines_of(self.records.values())[0])
 
     @cached_property

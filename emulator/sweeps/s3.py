@@ -1,5 +1,5 @@
-"""Objects of an S3-compatible bucket. Each object is written in one piece, and only if it is new or has not changed
-since it was read.
+"""Read and write objects in an S3-compatible bucket. Each object is written in one piece. A write fails if another
+process has made or changed the object in the meantime.
 
 Only this module calls obstore. The server and the credentials come from AWS's environment variables, such as
 AWS_ENDPOINT_URL_S3 and AWS_ACCESS_KEY_ID, or from the identity of a pod or a machine.
@@ -37,13 +37,14 @@ ELSEWHERE = ("incorrectly configured region", "<Code>AuthorizationHeaderMalforme
 
 
 class Bucket:
-    """Read and write the objects below a prefix of a bucket."""
+    """Read and write those objects of a bucket that have names below a prefix."""
 
     def __init__(self, address: str) -> None:
-        """Make no connection yet.
+        """Check the address and the environment variables. The server is not called yet.
 
         Raises:
-            ExperimentError: the address or a setting is wrong. MissingPackageError: obstore is not installed.
+            ExperimentError: the address or an environment variable is wrong. MissingPackageError: obstore is not
+                installed.
         """
         found = ADDRESS.fullmatch(address)
         if found is None:
@@ -76,13 +77,17 @@ class Bucket:
         return f"{self._address} at {self._server}"
 
     def check(self) -> None:
-        """Raise FedstrataError if the bucket cannot be written, or if writes under conditions are not refused."""
+        """Check that the bucket can be written, and that its server refuses a write over a version that has changed.
+        Raises FedstrataError if not.
+        """
         self.put("probe", b"")
         if self.put("probe", b"") is not None or self.put("probe", b"", over='"0"') is not None:
             raise self._unconditional("ignores")
 
     def objects(self) -> dict[str, str]:
-        """Return the tags of all objects by their names below the prefix. Other content has another tag."""
+        """Return the tags of all objects below the prefix, by the objects' names. When an object is written with new
+        content, its tag changes.
+        """
         with self._answering():
             return {found["path"]: found["e_tag"] for part in self._api.list(self._small) for found in part}
 
@@ -103,9 +108,10 @@ class Bucket:
             yield file
 
     def put(self, name: str, content: bytes | IO[bytes], *, over: str | None = None) -> str | None:
-        """Write a new object or, with `over`, replace the version that has this tag.
+        """Write a new object. With `over`, replace the version of the object that has this tag.
 
-        Return the tag of the new version, or None if there is another version.
+        Return the tag of the written version. If the object exists already, or has another tag than `over`, write
+        nothing, and return None.
         """
         store = self._small if isinstance(content, bytes) else self._large
         mode = "create" if over is None else {"e_tag": over}
@@ -118,10 +124,10 @@ class Bucket:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Run a block that calls the store.
+        """Run a block that calls the bucket's server.
 
         Raises:
-            ExperimentError: the user has to change something. AddressError: the store does not answer, or fails.
+            ExperimentError: the user has to change something. AddressError: the server does not answer, or fails.
         """
         try:
             yield
@@ -168,8 +174,8 @@ class Bucket:
 
 
 def _server() -> str:
-    """Return the address of the server from the environment. Raises ExperimentError for values on which obstore would
-    panic.
+    """Return the address of the server from the environment variables. If a variable has a value at which obstore would
+    panic, raise ExperimentError.
     """
     for header in IN_HEADERS:
         if not PRINTABLE.fullmatch(os.environ.get(header, "unset")):
@@ -192,7 +198,9 @@ def _server() -> str:
 
 @contextmanager
 def temporary_file() -> Iterator[BufferedRandom]:
-    """Open a file for the block alone. Raises OutputError if there is no space."""
+    """Open a temporary file, which is deleted when the block ends. Raises OutputError if the file cannot be written,
+    for instance because the disk is full.
+    """
     try:
         with TemporaryFile() as file:
             yield file
@@ -203,7 +211,9 @@ def temporary_file() -> Iterator[BufferedRandom]:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return what the store said, or else obstore's reason."""
+    """Return the server's own message about an error. If the server has sent no message, return the reason that obstore
+    gives.
+    """
     said, _, source = str(error).partition("\n\nDebug source")
     parts = re.findall(r"<(?:Code|Message)>([^<]*)<", said)
     if not parts:

@@ -187,8 +187,8 @@ class _Work:
         return None
 
     async def _end_elsewhere(self, run: SweepRun) -> RunEnd | None:
-        """Return how a run ended that another process has done since this call of `sweep` began. If no other process
-        has done the run, return None.
+        """Return how a run ended, if another process has done the run since this call of `sweep` began. Otherwise
+        return None.
         """
         folder = self._out / run.path
         record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)

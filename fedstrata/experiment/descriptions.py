@@ -13,7 +13,7 @@ from functools import cache
 
 
 def descriptions(kind: type) -> Mapping[str, str]:
-    """Return the description of each field of a class by name, including the fields of its base classes."""
+    """Return the description of each field of a class, by the field's name. Fields of base classes are included."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         found |= _of_module(base.__module__).get(base.__qualname__, {})
@@ -22,8 +22,8 @@ def descriptions(kind: type) -> Mapping[str, str]:
 
 @cache
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the descriptions in a module, by class, then by field. If the source code is missing, return an empty
-    mapping.
+    """Return the descriptions of all fields in a module, by the class, then by the field's name. If the source code is
+    missing, return an empty mapping.
     """
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))

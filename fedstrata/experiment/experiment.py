@@ -184,7 +184,7 @@ class Experiment(Settings):
         return self.partition.true_groups
 
     def model_of(self, device_index: int, global_round: int) -> ModelSettings:
-        """Return the settings of the model that a device trains in a global round. The number 0 is the first round."""
+        """Return the settings of the model that a device trains in a global round. The first round has the number 0."""
         own = [each for each in self.architectures if device_index in each.devices]
         begun = [each for each in own if each.from_global_round <= global_round + 1]
         return max(begun, key=lambda each: each.from_global_round).model if begun else self.model

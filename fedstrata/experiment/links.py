@@ -75,8 +75,8 @@ class LinkTimes:
         return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
 
     def of_digest(self) -> dict[str, Any]:
-        """Return all values of the link on which the calculated times of a run depend, for the experiment's digest.
-        Traces are included if the link has any.
+        """Return, for the experiment's digest, all values of the link that affect the times of a run. Traces are
+        included if the link has any.
         """
         fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
         return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
@@ -150,7 +150,7 @@ class LinkTiming(Settings):
 
 
 def check_link(link: LinkTimes, where: str) -> None:
-    """Raise ValueError for a link with contradictory values. `where` begins the message."""
+    """Raise ValueError for a link with contradictory values. The message begins with `where`, the name of the link."""
     if link.jitter > link.latency:
         raise ValueError(f"{where}: jitter is larger than latency, so a latency could be below 0; lower jitter")
     if link.loss and not link.latency:
@@ -278,8 +278,8 @@ class Links(Settings):
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
-        """Return all settings of links on which the calculated times of a run depend, for the experiment's digest.
-        Presets are replaced by their numbers.
+        """Return, for the experiment's digest, all settings of links that affect the times of a run. Presets are
+        replaced by their numbers.
         """
         common = self.common()
         return {

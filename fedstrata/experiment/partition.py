@@ -344,8 +344,8 @@ class GivenPartition(SplitPartition):
 
 
 class LocalPartition(Settings):
-    """Let each device, such as a real board, own all examples in its data folder. `names` has the devices in index
-    order.
+    """Let each device, such as a real board, own all examples in its own data folder. `names` has the ids of the
+    devices, in index order.
     """
 
     kind: Literal["local"]

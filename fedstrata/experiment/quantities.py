@@ -1,6 +1,6 @@
 """Quantities of the experiment file that are written with a unit, such as rates and durations. Also lists of devices.
 
-Internally, quantities are whole numbers, such as bits per second or nanoseconds. So nothing depends on rounding.
+Internally, quantities are whole numbers, such as bits per second or nanoseconds. So results do not depend on rounding.
 """
 
 import re

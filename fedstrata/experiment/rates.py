@@ -13,8 +13,8 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True)
 class Trace:
-    """Hold constant rates, each from its start on (the first from time 0). After `period_ns` the trace begins again.
-    Without a period, the last rate stays.
+    """Hold constant rates. Each rate applies from its start until the next start; the first start is 0. After
+    `period_ns` the trace begins again. Without a period, the last rate applies without end.
     """
 
     starts: tuple[int, ...]
@@ -44,7 +44,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Hold constant rates and traces, each from its start on (the first from time 0). The last of them stays."""
+    """Hold constant rates and traces. Each applies from its start until the next start; the first start is 0. The last
+    one applies without end.
+    """
 
     starts: tuple[int, ...]
     sources: "tuple[int | Trace | None, ...]"
@@ -89,8 +91,8 @@ def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
 
 
 def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
-    """Combine rates and traces, each from a given time on (the first from time 0), into one rate. During each cut the
-    rate is 0.
+    """Combine rates and traces into one rate. Each applies from its start until the next start; the first start is 0.
+    During each cut the rate is 0.
     """
     if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
         return parts[0][1]

@@ -56,7 +56,7 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
 
 
 class SyntheticSettings(Settings):
-    """Define the distribution from which the data set `synthetic` is drawn, separately for each device."""
+    """Hold the settings of the data set `synthetic`, in which each device draws its own distribution of examples."""
 
     alpha: float = Field(default=1.0, ge=0, le=100)
     """α: each device draws the mean of its true model's weights with this standard deviation."""
@@ -230,14 +230,14 @@ class ArchitectureSettings(Settings):
 
 
 class MethodSettings(Settings):
-    """Name the method. Each method has a subclass of this class with its options."""
+    """Hold the name of the method. Each method declares its options in a subclass of this class."""
 
     name: str
     """Name of a built-in method, or own code as `module:Class`."""
 
 
 class TaskSettings(Settings):
-    """Name the task. Each task has a subclass of this class with its options."""
+    """Hold the name of the task. Each task declares its options in a subclass of this class."""
 
     name: str = "classification"
     """Name of a built-in task, or own code as `module:Class`."""
@@ -519,8 +519,8 @@ class TrainingSettings(Settings):
         return self
 
     def is_measured(self, global_round: int) -> bool:
-        """Return whether devices measure the models that they receive in this global round. The number 0 is the first
-        round.
+        """Return whether devices measure the models that they receive in this global round. The first round has the
+        number 0.
         """
         return global_round % self.evaluate_every == 0
 

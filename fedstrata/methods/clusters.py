@@ -135,8 +135,8 @@ def grouped_by(
 def _grouped_without(
     apart: Sequence[int], affinity: Matrix, devices: Sequence[Candidate]
 ) -> tuple[list[list[int]], str]:
-    """Group the devices as `grouped_by` does, but without those in the rows `apart`. Each of these is a cluster of its
-    own.
+    """Group the devices as `grouped_by` does, but without the devices in the rows `apart`. Each of these devices
+    becomes a cluster of its own.
     """
     rest = [place for place in range(len(affinity)) if place not in apart]
     clusters, rule = grouped_by(affinity[np.ix_(rest, rest)], [devices[place] for place in rest], None)

@@ -20,7 +20,9 @@ class Ditto(FedAvg):
     """Train a personal model on each device in addition to FedAvg."""
 
     class Options(MethodSettings):
-        """Hold how strongly the personal model is pulled towards the global model, and how long it trains."""
+        """Hold the strength with which the personal model is pulled towards the global model, and the number of epochs
+        for which the personal model is trained.
+        """
 
         pull: NonNegativeFloat = 0.1
         """Strength λ of the pull of a device's own model towards the weights received; 0 is local training."""

@@ -55,7 +55,7 @@ class FedFomo(Method):
     """Give each device a model of its own: a mix of the received models that lower its loss."""
 
     class Options(MethodSettings):
-        """Hold how many models a device receives, and on which share of its examples it measures these models."""
+        """Hold the number of models that a device receives, and the share of its examples on which it measures them."""
 
         offered: int = Field(default=5, ge=1)
         """Number M of other devices' models that a device receives per round."""

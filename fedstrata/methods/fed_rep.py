@@ -21,7 +21,7 @@ class FedRep(Method):
     """Average a body (`model.shared`) over all devices, and train each device's own head before the body."""
 
     class Options(MethodSettings):
-        """Hold how many epochs the head is trained."""
+        """Hold the number of epochs for which the head is trained in a round."""
 
         head_epochs: int | None = Field(default=None, ge=1)
         """Epochs of the head per round; without this key, the same number as of the body."""

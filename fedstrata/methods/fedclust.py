@@ -29,7 +29,7 @@ class FedClust(Grouping):
     """Group devices once by the weights of the last layer after a short local training."""
 
     class Options(ClusterOptions):
-        """Hold how long devices train before they are compared, and how the number of clusters is chosen."""
+        """Hold the length of the training before devices are compared, and the rule for the number of clusters."""
 
         pretrain_epochs: int = Field(default=1, ge=1)
         """Epochs of local training before devices are compared."""

@@ -12,10 +12,11 @@ If a device has fewer than two examples of a label, a constant replaces the mome
 program. Source: Flux: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution Shifts,
 NeurIPS 2025 (arXiv 2511.22305).
 
-Departures: z is the random projection of `label_means`, computed before training. The authors use latent features of a
-model that has trained for some rounds. The constant is 0 here and -1 in the authors' program. Clusters are formed by
-average linkage. The authors use DBSCAN with a radius computed from the data. A late device needs labels to join the
-nearest cluster. In the paper it needs none. Training is FedAvg in each cluster.
+Departures: the features z are a random projection of the inputs, as in the method `label_means`. They are computed
+before training. The authors use latent features of a model that has trained for some rounds. The constant is 0 here and
+-1 in the authors' program. Clusters are formed by average linkage. The authors use DBSCAN with a radius computed from
+the data. A late device needs labels to join the nearest cluster. In the paper it needs none. Training is FedAvg in each
+cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ device. For devices i and j:
     meaning   = mean of r_c over labels of both devices, weighted by 1 / b_c: labels have the same inputs
 
 w is the standard deviation of the noise on each number; it is 0 without noise. A label is left out if a device has
-fewer than two examples of it, or fewer than 3 w. The GPS takes the view (mass or meaning) with the higher silhouette.
+fewer than two examples of it, or fewer than 3 w. The GPS chooses the view (mass or meaning) with the higher silhouette.
 It clusters by average linkage of the distances one minus this view. If no number of clusters is set, the silhouette
 decides it.
 

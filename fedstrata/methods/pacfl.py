@@ -119,8 +119,9 @@ class Pacfl(Grouping):
 
 
 def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:
-    """Return the `count` leading right singular vectors of features (n, d). With `labels`, return the singular vectors
-    of each label's rows, one label after another.
+    """Return the `count` leading right singular vectors of features (n, d). In the paper examples are columns, so the
+    same vectors are left singular vectors. With `labels`, return the singular vectors of each label's rows, one label
+    after another.
     """
     parts = [features] if labels is None else [features[labels == label] for label in np.unique(labels)]
     return np.concatenate([np.linalg.svd(part, full_matrices=False)[2][:count] for part in parts])

@@ -29,7 +29,7 @@ class PerFedAvg(FedAvg):
     """Train a global model that is good after each device has adapted it by one step."""
 
     class Options(MethodSettings):
-        """Hold the length of the adaptation's step, and the way in which second derivatives are estimated."""
+        """Hold the length of the step that adapts the model to a device, and the estimate of second derivatives."""
 
         alpha: PositiveFloat = 0.01
         """Length α of the step that adapts the model to a device."""

@@ -14,8 +14,8 @@ RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # an address that only these draws use
 
 
 class RandomClusters(Method):
-    """Shuffle devices into clusters. If there are as many clusters as true tasks, they have the tasks' sizes; otherwise
-    nearly equal sizes.
+    """Divide devices into random clusters. If there are as many clusters as true tasks, the clusters have the sizes of
+    the tasks. Otherwise the clusters have nearly equal sizes.
     """
 
     Options = ClusterOptions
@@ -34,7 +34,7 @@ class RandomClusters(Method):
         return self.options.given or self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Shuffle the devices, and cut the result into clusters."""
+        """Shuffle the devices, and divide the shuffled list into clusters."""
         devices = [device.device_index for device in answers.devices]
         sizes, rule = self._sizes(answers.devices)
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS])

@@ -55,7 +55,7 @@ def jensen_shannon(outputs: Matrix) -> Matrix:
 def groups_within(distances: Matrix, radius: float, neighbours: int) -> list[NDArray[np.int64]]:
     """Group points by DBSCAN, and return each group as the row numbers of its points. `distances` has shape (n, n). A
     group grows from points that have at least `neighbours` points, including themselves, within `radius`. A point
-    outside all groups becomes a group.
+    outside all groups becomes a group of its own.
     """
     from sklearn.cluster import DBSCAN
 

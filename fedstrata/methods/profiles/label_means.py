@@ -147,7 +147,9 @@ def likeness(one: Means, other: Means) -> dict[str, Matrix]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Hold the result of clustering N devices: cluster numbers from 0, and the matrix of similarities behind them."""
+    """Hold the result of clustering N devices: their cluster numbers from 0, and the similarities from which they
+    result.
+    """
 
     labels: NDArray[np.int64]  # shape (N,)
     affinity: Matrix  # similarities of the drawn devices, each compared with all others

@@ -40,7 +40,7 @@ from fedstrata.rounds import (
     RoundTerms,
     Update,
 )
-from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.client import Connection
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Layout, OneSum
@@ -102,7 +102,8 @@ async def serve(options: argparse.Namespace) -> None:
 async def attend(options: argparse.Namespace) -> None:
     """Run one device, which sends each received model back as its update."""
     keep_for_training()  # a device process does the same
-    channel, counting = open_channel(options.address, LinkMeter(), OPEN, Name("lps", CLUSTER))
+    connection = Connection(options.address, OPEN, Name("lps", CLUSTER))
+    counting = connection.counted(LinkMeter())
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(
@@ -114,7 +115,7 @@ async def attend(options: argparse.Namespace) -> None:
     while isinstance(offer, ReceivedModel):
         offer = await client.exchange(returned(offer, client))
     session.close()
-    await channel.close(None)
+    await connection.close()
 
 
 def returned(offer: ReceivedModel, client: RoundClient) -> Update:

@@ -36,7 +36,7 @@ from fedstrata.rounds import (
     RoundTerms,
 )
 from fedstrata.rounds import Update as RoundUpdate
-from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.client import Connection
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Layout, OneSum
@@ -103,7 +103,8 @@ async def serve_raw(size: int) -> None:
 
 async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[float], list[float]]:
     """Return the seconds of each upload: through Fedstrata, and through the raw stream right after it."""
-    channel, counting = open_channel(addresses[0], LinkMeter(), OPEN)
+    connection = Connection(addresses[0], OPEN)
+    counting = connection.counted(LinkMeter())
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
@@ -125,7 +126,7 @@ async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[fl
             await call(_chunks(flat))
             raw.append(time.perf_counter() - started)
         await client.fetch(rounds - 1)
-    await channel.close(None)
+    await connection.close()
     return ours, raw
 
 

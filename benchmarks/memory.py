@@ -32,8 +32,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import LinkMeter, ProcessMetrics
-from fedstrata.rpc.client import open_channel
+from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.rpc.client import Connection
 from fedstrata.rpc.payload import payload_header
 from fedstrata.rpc.server import RpcServer
 from fedstrata.streams.streams import UPDATE_PART
@@ -175,14 +175,12 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
         before = resident_mb(lps.pid, "VmRSS")
         await enrol(server.address, experiment)
         await run.changes.wait_until(lambda: run.phase == "training", 60)
-        channel, _ = open_channel(run.journal.hosting.addresses()["lps-0"], LinkMeter(), OPEN)
-        gate = asyncio.Semaphore(at_once)
-        await asyncio.gather(
-            *(Child(LpsServiceStub(channel), experiment, index, gate).run() for index in range(experiment.device_count))
-        )
+        connection = Connection(run.journal.hosting.addresses()["lps-0"], OPEN)
+        gate, stub = asyncio.Semaphore(at_once), LpsServiceStub(connection.channel)
+        await asyncio.gather(*(Child(stub, experiment, index, gate).run() for index in range(experiment.device_count)))
         peak = resident_mb(lps.pid)
         await conducting
-        await channel.close(None)
+        await connection.close()
     finally:
         lps.terminate()
         lps.wait()

@@ -26,8 +26,7 @@ from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model
-from fedstrata.process.metrics import LinkMeter
-from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.client import Connection
 from fedstrata.tensors import Layout
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -93,7 +92,7 @@ async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, 
         address = str(json.loads(gps.stdout.readline())["grpc"])
         before = resident_mb(gps.pid, "VmRSS")
         await enrol(address, experiment)
-        channel, _ = open_channel(address, LinkMeter(), OPEN)
+        connection = Connection(address, OPEN)
         async with grpc.aio.insecure_channel(address) as calls:
             for index in range(clusters):
                 request = pb.RegisterLpsRequest(
@@ -101,10 +100,10 @@ async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, 
                 )
                 await GpsServiceStub(calls).RegisterLps(request)
         gate = asyncio.Semaphore(clusters)
-        stub = GpsServiceStub(channel)
+        stub = GpsServiceStub(connection.channel)
         await asyncio.gather(*(Cluster(stub, experiment, index, gate).run() for index in range(clusters)))
         peak = resident_mb(gps.pid)
-        await channel.close(None)
+        await connection.close()
     finally:
         gps.terminate()
         gps.wait()

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
-from fedstrata.rpc.client import Channel, open_channel, until_reached
+from fedstrata.rpc.client import Connection
 from fedstrata.trust.files import GPS
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import Security
@@ -19,21 +19,19 @@ class Channels:
     def __init__(self, gps_address: str, meter: LinkMeter, security: Security) -> None:
         self._meter = meter
         self.security = security
-        self._gps_address = gps_address
-        self._channels: list[Channel] = []
+        self._connections: list[Connection] = []
         self._gps = GpsServiceStub(self._open(gps_address, GPS))
         self._lps: dict[tuple[str, str], Any] = {}
         self._reached: set[tuple[str, str]] = set()
         self._greetings: dict[tuple[str, str], asyncio.Future[str | None]] = {}
 
     def _open(self, address: str, parent: Name) -> Any:
-        channel, counting = open_channel(address, self._meter, self.security, parent)
-        self._channels.append(channel)
-        return counting
+        self._connections.append(Connection(address, self.security, parent))
+        return self._connections[-1].counted(self._meter)
 
     async def until_gps_reached(self, log: EventLog) -> None:
         """Wait for the first connection to the GPS. Raises HandshakeError if device and GPS do not trust each other."""
-        await until_reached(self._channels[0], self._gps_address, self.security, GPS, log)
+        await self._connections[0].until_reached(log)
 
     def gps(self) -> Any:
         """Return the gRPC stub of the GPS."""
@@ -67,5 +65,5 @@ class Channels:
         return await asyncio.shield(greeting)
 
     async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close(None)
+        for connection in self._connections:
+            await connection.close()

@@ -6,7 +6,7 @@ import json
 import sys
 
 from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
-from fedstrata.rpc.client import CallError, channel_to
+from fedstrata.rpc.client import CallError, Connection
 from fedstrata.trust.files import GPS, OPERATOR
 from fedstrata.trust.security import add_operator_option, security_of
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -38,7 +38,7 @@ async def probe(options: argparse.Namespace) -> int:
     status = pb.RunStatus()
     try:
         security = security_of(options, OPERATOR)
-        async with channel_to(options.gps, security) as channel:
+        async with Connection(options.gps, security) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:
                 if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):

@@ -15,12 +15,11 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import CALL_S, PATIENCE_S, Changes, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
-from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
+from fedstrata.rpc.client import Connection, ask, call_through_upgrade, call_until_answered
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.trust.files import GPS
 from fedstrata.trust.security import Security
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -147,13 +146,12 @@ class GpsLink:
         self._lps_id = lps_id
         self._metrics = metrics
         self._log = log
-        self._channel, counting = open_channel(address, metrics.links, security)
-        self._until_reached = partial(until_reached, self._channel, address, security, GPS, log)
-        self._stub = GpsServiceStub(counting)
+        self._gps = Connection(address, security)
+        self._stub = GpsServiceStub(self._gps.counted(metrics.links))
 
     async def close(self) -> None:
         """Close the connection to the GPS."""
-        await self._channel.close(None)
+        await self._gps.close()
 
     async def register(self, address: str) -> bool:
         """Register this LPS and its address. Return whether devices are grouped already.
@@ -161,7 +159,7 @@ class GpsLink:
         Raises:
             HandshakeError: the LPS and the GPS do not trust each other.
         """
-        await self._until_reached()
+        await self._gps.until_reached(self._log)
         request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
         reply = await call_through_upgrade(
             lambda: self._stub.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "RegisterLps"

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from fedstrata.errors import AddressError, ExperimentError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import CALL_S
-from fedstrata.rpc.client import CallError, ask, channel_to, refusal, until_reached
+from fedstrata.rpc.client import CallError, Connection, ask, refusal
 from fedstrata.trust.files import FLEET, OPERATOR, TlsFiles
 from fedstrata.trust.security import TlsSecurity
 from fedstrata.trust.table import MOST_OFFERED_BYTES
@@ -39,11 +39,9 @@ class FleetClient:
             CertificateError: the folder has no usable certificate of an operator.
             AddressError: the fleet's address is malformed.
         """
-        self._address = place.address
         self._patience_s = patience_s
-        self._security = TlsSecurity(TlsFiles.load(place.tls), OPERATOR)
-        self._channel = channel_to(self._address, self._security, FLEET)
-        self._stub: Any = FleetServiceStub(self._channel)
+        self._fleet = Connection(place.address, TlsSecurity(TlsFiles.load(place.tls), OPERATOR), FLEET)
+        self._stub: Any = FleetServiceStub(self._fleet.channel)
 
     async def __aenter__(self) -> Self:
         try:
@@ -60,7 +58,7 @@ class FleetClient:
 
     async def close(self) -> None:
         """Close the connection."""
-        await self._channel.close(None)
+        await self._fleet.close()
 
     async def reach(self) -> None:
         """Wait until the fleet is connected for the first time.
@@ -69,7 +67,7 @@ class FleetClient:
             HandshakeError: this machine and the fleet do not trust each other.
             AddressError: the fleet does not answer in time.
         """
-        await self._in_time(until_reached(self._channel, self._address, self._security, FLEET, log))
+        await self._in_time(self._fleet.until_reached(log))
 
     async def everything(self) -> pb.FetchFleetResponse:
         """Return all boards and offers of the fleet."""
@@ -114,8 +112,8 @@ class FleetClient:
             return await asyncio.wait_for(call, self._patience_s)
         except TimeoutError:
             raise AddressError(
-                f"the fleet at {self._address} has not answered for {self._patience_s:g} s; check that python -m fleet "
-                "runs there, and the port"
+                f"the fleet at {self._fleet.address} has not answered for {self._patience_s:g} s; check that "
+                "python -m fleet runs there, and the port"
             ) from None
 
     async def _answered(self, call: Awaitable[T]) -> T:
@@ -123,4 +121,4 @@ class FleetClient:
             return await call
         except CallError as error:
             reason = refusal(error)
-            raise type(reason)(f"the fleet at {self._address}: {reason}") from None
+            raise type(reason)(f"the fleet at {self._fleet.address}: {reason}") from None

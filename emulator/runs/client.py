@@ -10,10 +10,9 @@ from emulator.runs.progress import headline_of
 from fedstrata.errors import AddressError, PayloadError, PluginError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import printable
-from fedstrata.rpc.client import CallError, channel_to, is_passing, until_reached
+from fedstrata.rpc.client import CallError, Connection, is_passing
 from fedstrata.rpc.messages import checked_number
 from fedstrata.tasks.base import LARGEST_METRIC
-from fedstrata.trust.files import GPS
 from fedstrata.trust.security import Security
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
@@ -43,10 +42,8 @@ class RunClient:
     """Call one GPS. If the GPS is restarted, calls continue. Use this object as an async context manager."""
 
     def __init__(self, address: str, security: Security) -> None:
-        self._address = address
-        self._security = security
-        self._channel = channel_to(address, security)
-        self._stub = RunServiceStub(self._channel)
+        self._gps = Connection(address, security)
+        self._stub = RunServiceStub(self._gps.channel)
 
     async def __aenter__(self) -> Self:
         return self
@@ -54,7 +51,7 @@ class RunClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._channel.close(None)
+        await self._gps.close()
 
     async def watch(self) -> AsyncIterator[pb.RunStatus]:
         """Yield the run's status at once, and again whenever it changes. This never ends by itself.
@@ -64,7 +61,7 @@ class RunClient:
             HandshakeError: the GPS and this client do not trust each other.
             PayloadError: the GPS sends an invalid number.
         """
-        await until_reached(self._channel, self._address, self._security, GPS, log)
+        await self._gps.until_reached(log)
         empty_streams = 0
         while empty_streams < EMPTY_STREAMS_MAX:
             empty_streams += 1
@@ -75,7 +72,7 @@ class RunClient:
                     yield checked_status(status)
             except CallError as error:
                 self._pass_over(error)
-        raise AddressError(f"the GPS at {self._address} accepts calls but does not answer; see its log")
+        raise AddressError(f"the GPS at {self._gps.address} accepts calls but does not answer; see its log")
 
     async def fetch_record(self, run_id: str, folder: Path) -> None:
         """Fetch the record of the run, and write its files to a folder. If the record is not complete and valid, no
@@ -98,7 +95,9 @@ class RunClient:
                 self._pass_over(error)
             else:
                 return
-        raise AddressError(f"the GPS at {self._address} broke off {EMPTY_STREAMS_MAX} times while sending the record")
+        raise AddressError(
+            f"the GPS at {self._gps.address} broke off {EMPTY_STREAMS_MAX} times while sending the record"
+        )
 
     async def stop_run(self, reason: str) -> None:
         """Stop the run, so that it fails with this reason. Raises AddressError if the GPS does not answer."""
@@ -117,4 +116,4 @@ class RunClient:
 
     def _refused(self, error: CallError) -> AddressError:
         reason = printable(error.details() or "")[:500]
-        return AddressError(f"the GPS at {self._address} answered {error.code().name}: {reason}")
+        return AddressError(f"the GPS at {self._gps.address} answered {error.code().name}: {reason}")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
@@ -36,7 +37,6 @@ from fedstrata.trust.security import Security
 
 Reply = TypeVar("Reply")
 CallError = grpc.aio.AioRpcError  # error of a failed call; other subpackages use this name, not gRPC's
-Channel = grpc.aio.Channel
 StatusCode = grpc.StatusCode
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -69,38 +69,51 @@ _BY_NAME: dict[str, type[FedstrataError]] = {error.__name__: error for error in 
 _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}
 
 
-def open_channel(
-    address: str, meter: LinkMeter, security: Security, parent: Name = GPS
-) -> tuple[grpc.aio.Channel, Any]:
-    """Return a channel to a parent, and a wrapper of the channel for generated stubs. The wrapper counts bytes."""
-    split_address(address)
-    channel = channel_to(address, security, parent)
-    return channel, hearing(CountingChannel(channel, meter))
-
-
-def channel_to(address: str, security: Security, parent: Name = GPS) -> grpc.aio.Channel:
-    """Return a channel to a parent."""
-    return security.channel(address, parent, CHANNEL_OPTIONS)
-
-
-async def until_reached(
-    channel: grpc.aio.Channel, address: str, security: Security, parent: Name, log: EventLog
-) -> None:
-    """Wait until this process is connected to a parent for the first time.
-
-    Raises:
-        HandshakeError: the parent answers, but no further try can succeed.
+class Connection:
+    """Connect this process to one parent. gRPC connects at the first call, and again whenever the connection is lost.
+    Use this object as an async context manager, which gives the channel, or close it.
     """
-    is_told = False
-    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            reason = await security.why_refused(address, parent)
-            if reason is not None:
-                raise HandshakeError(reason)
-            if not is_told:
-                log.info("parent_away", call="connect", address=address)
-            is_told = True
-        await channel.wait_for_state_change(state)
+
+    def __init__(self, address: str, security: Security, parent: Name = GPS) -> None:
+        """Set the parent's `address` (host:port) and name. Raises AddressError if the address is malformed."""
+        split_address(address)
+        self.address = address
+        self._security = security
+        self._parent = parent
+        self.channel = security.channel(address, parent, CHANNEL_OPTIONS)
+
+    async def __aenter__(self) -> grpc.aio.Channel:
+        return self.channel
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def counted(self, meter: LinkMeter) -> Any:
+        """Return the channel for generated stubs, in a wrapper by which `meter` counts the bytes of all calls."""
+        return hearing(CountingChannel(self.channel, meter))
+
+    async def until_reached(self, log: EventLog) -> None:
+        """Wait until this process is connected to the parent for the first time.
+
+        Raises:
+            HandshakeError: the parent answers, but no further try can succeed.
+        """
+        is_told = False
+        while (state := self.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                reason = await self._security.why_refused(self.address, self._parent)
+                if reason is not None:
+                    raise HandshakeError(reason)
+                if not is_told:
+                    log.info("parent_away", call="connect", address=self.address)
+                is_told = True
+            await self.channel.wait_for_state_change(state)
+
+    async def close(self) -> None:
+        """Close the connection. Calls that are under way fail."""
+        await self.channel.close(None)
 
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:

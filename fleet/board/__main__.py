@@ -10,7 +10,7 @@ from fedstrata.errors import CertificateError, ExperimentError
 from fedstrata.process.arithmetic import openblas_kernel
 from fedstrata.process.logs import EventLog
 from fedstrata.process.process import Arguments, first_of, folder, program_arguments, run_process
-from fedstrata.rpc.client import channel_to, until_reached
+from fedstrata.rpc.client import Connection
 from fedstrata.store import claim
 from fedstrata.trust.board_keys import key_of
 from fedstrata.trust.files import FLEET
@@ -62,20 +62,20 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     )
     own_code = frozenset(name.strip() for name in (options.own_code or "").split(","))
     owned = Owned(key=private, data=data, own_code=own_code)
-    channel = channel_to(options.fleet, security, FLEET)
-    agent = BoardAgent(board, owned, state, FleetServiceStub(channel), log)
+    connection = Connection(options.fleet, security, FLEET)
+    agent = BoardAgent(board, owned, state, FleetServiceStub(connection.channel), log)
     log.info("serving", board=board.name, fleet=options.fleet, processor=board.processor, runs=board.most_runs)
 
     async def work() -> int:
         await agent.go_on()
-        await until_reached(channel, options.fleet, security, FLEET, log)
+        await connection.until_reached(log)
         return await agent.serve()
 
     try:
         return await first_of(stop, work())
     finally:
         await agent.stop()
-        await channel.close(None)
+        await connection.close()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import suppress
 from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
 from fedstrata.process.logs import EventLog, configure_logs
 from fedstrata.process.sleeping import Backoff
-from fedstrata.rpc.client import CallError, channel_to
+from fedstrata.rpc.client import CallError, Connection
 from fedstrata.trust.files import OPERATOR
 from fedstrata.trust.security import add_operator_option, security_of
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -39,7 +39,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
     while True:
         why = f"the GPS at {options.gps} still works on the run of another Job"
         try:
-            async with channel_to(options.gps, security_of(options, OPERATOR)) as channel:
+            async with Connection(options.gps, security_of(options, OPERATOR)) as channel:
                 async for status in RunServiceStub(channel).WatchRun(
                     pb.WatchRunRequest(), timeout=WATCH_S, wait_for_ready=True
                 ):

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from emulator.boards.client import FleetClient, FleetPlace
 from emulator.commands.main import execute
 from fedstrata.errors import CertificateError, NotAllowedError
-from fedstrata.rpc.client import CallError, channel_to, refusal
+from fedstrata.rpc.client import CallError, Connection, refusal
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
@@ -266,7 +266,7 @@ def test_a_run_fails_with_the_reason_of_the_board_that_refuses_it(lab: Lab) -> N
 
 async def test_who_is_no_operator_offers_nothing_and_a_board_speaks_for_itself_alone(lab: Lab, tmp_path: Path) -> None:
     security = TlsSecurity(TlsFiles.load(lab.certs / "devices" / "board-1"))
-    async with channel_to(lab.address, security, Name("fleet")) as channel:
+    async with Connection(lab.address, security, Name("fleet")) as channel:
         stub = FleetServiceStub(channel)
         for call, request in (
             ("OfferRun", pb.OfferRunRequest(offer_id="mine", loans=[pb.Loan(board="board-2")])),

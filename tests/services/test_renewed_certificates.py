@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from emulator.commands.main import execute
-from fedstrata.rpc.client import channel_to
+from fedstrata.rpc.client import Connection
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.security import TlsSecurity
@@ -53,7 +53,7 @@ def wait_for(lines: Iterator[object], is_so: Callable[[], bool]) -> None:
 
 async def called(gps: str, tls: TlsFiles) -> str:
     """How a call of an LPS to the GPS ends, which gRPC makes without a greeting before."""
-    async with channel_to(gps, TlsSecurity(tls)) as channel:
+    async with Connection(gps, TlsSecurity(tls)) as channel:
         try:
             await GpsServiceStub(channel).FetchClusters(pb.FetchClustersRequest(lps_id="lps-1"), timeout=20)
         except grpc.aio.AioRpcError as error:

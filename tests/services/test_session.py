@@ -11,7 +11,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.rounds import ParentStream
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
-from fedstrata.rpc.client import call_until_answered, is_passing, open_channel
+from fedstrata.rpc.client import Connection, call_until_answered, is_passing
 from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.security import OPEN
@@ -76,8 +76,8 @@ class Link:
         servicer = LpsServicer({"lps-0": self.rounds}, known)  # type: ignore[dict-item]
         self.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
         await self.server.start("127.0.0.1:0")
-        self.channel, counting = open_channel(self.server.address, self.at_child, OPEN)
-        self.stub = LpsServiceStub(counting)
+        self.connection = Connection(self.server.address, OPEN)
+        self.stub = LpsServiceStub(self.connection.counted(self.at_child))
 
     def session(self) -> ParentStream:
         def attend(**options: object) -> object:
@@ -87,7 +87,7 @@ class Link:
         return ParentStream(attend)
 
     async def stop(self) -> None:
-        await self.channel.close(None)
+        await self.connection.close()
         await self.server.stop(0)
 
 
@@ -191,13 +191,13 @@ async def test_bytes_count_as_those_of_the_calls_it_stands_for_and_alike_at_both
     assert counts == {(key.direction, key.kind): n for key, n in link.at_parent.snapshot().items()}
 
     apart = LinkMeter()
-    channel, counting = open_channel(link.server.address, apart, OPEN)
-    stub = LpsServiceStub(counting)
+    connection = Connection(link.server.address, OPEN)
+    stub = LpsServiceStub(connection.counted(apart))
     assert len([part async for part in stub.FetchModel(request())]) == 3
     await stub.SubmitUpdate(update(1))
     assert len([part async for part in stub.FetchModel(request())]) == 3
     expected = {(key.direction, key.kind): n for key, n in apart.snapshot().items()}
-    await channel.close(None)
+    await connection.close()
     assert counts.keys() == expected.keys()
     asked = request().ByteSize() + FRAME_BYTES
     # a tag and a length name the part, which a call needs not; what comes after an update is not asked for

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedstrata.process.metrics import LinkKey, LinkMeter
-from fedstrata.rpc.client import open_channel
+from fedstrata.rpc.client import Connection
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.security import OPEN
@@ -75,8 +75,9 @@ async def link() -> AsyncIterator[Link]:
 
 
 async def test_both_ends_count_what_was_serialised(link: Link) -> None:
-    channel, counting = open_channel(link.server.address, link.at_child, OPEN)
-    async with channel:
+    connection = Connection(link.server.address, OPEN)
+    counting = connection.counted(link.at_child)
+    async with connection:
         lps = LpsServiceStub(counting)  # type: ignore[no-untyped-call]
         fetch = pb.FetchModelRequest(run_id="r", child_id="device-000")
         assert [part.WhichOneof("part") async for part in lps.FetchModel(fetch, timeout=60)] == ["header", "data"]
@@ -102,8 +103,9 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
         pb.UpdatePart(header=pb.UpdateHeader(run_id="r")),
         pb.UpdatePart(data=b"y" * 500),
     ]
-    channel, counting = open_channel(link.server.address, link.at_child, OPEN)
-    async with channel:
+    connection = Connection(link.server.address, OPEN)
+    counting = connection.counted(link.at_child)
+    async with connection:
         stream = LpsServiceStub(counting).Attend(iter(asked), timeout=60)  # type: ignore[no-untyped-call]
         assert [answer.WhichOneof("part") async for answer in stream] == ["data", "reply"]
     up = [part.ByteSize() + FRAME_BYTES for part in asked]
@@ -119,8 +121,9 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
 
 async def test_an_update_that_is_announced_counts_as_one(link: Link) -> None:
     part = pb.UpdatePart(announced=pb.UpdateHeader(run_id="r"))
-    channel, counting = open_channel(link.server.address, link.at_child, OPEN)
-    async with channel:
+    connection = Connection(link.server.address, OPEN)
+    counting = connection.counted(link.at_child)
+    async with connection:
         stream = LpsServiceStub(counting).Attend(iter([part]), timeout=10)  # type: ignore[no-untyped-call]
         assert [answer async for answer in stream] == []
     assert link.counts(link.at_parent)["up", "update"] == part.ByteSize() + FRAME_BYTES
@@ -133,8 +136,9 @@ async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_as
     for meter in (link.at_child, link.at_parent):
         meter.questions = frozenset({"losses"})
     part = pb.UpdatePart(answer=pb.RoundAnswer(run_id="r", answer=Answer(question=asked, data=b"12345678")))
-    channel, counting = open_channel(link.server.address, link.at_child, OPEN)
-    async with channel:
+    connection = Connection(link.server.address, OPEN)
+    counting = connection.counted(link.at_child)
+    async with connection:
         stream = LpsServiceStub(counting).Attend(iter([part]), timeout=60)  # type: ignore[no-untyped-call]
         assert [answer.WhichOneof("part") async for answer in stream] == ["go_on"]
     expected = {("up", kind): part.ByteSize() + FRAME_BYTES, ("down", "control"): GO_ON.ByteSize() + FRAME_BYTES}
@@ -143,8 +147,9 @@ async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_as
 
 
 async def test_the_two_ends_are_told_apart(link: Link) -> None:
-    channel, counting = open_channel(link.server.address, link.at_child, OPEN)
-    async with channel:
+    connection = Connection(link.server.address, OPEN)
+    counting = connection.counted(link.at_child)
+    async with connection:
         await LpsServiceStub(counting).LocateUpdate(pb.LocateUpdateRequest(), timeout=60)  # type: ignore[no-untyped-call]
     assert {key.end for key in link.at_child.snapshot()} == {"child"}
     assert {key.end for key in link.at_parent.snapshot()} == {"parent"}

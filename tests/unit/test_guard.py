@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from fedstrata.errors import NotAllowedError, OutdatedError, TooManyCallsError
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rpc.client import PASSING, channel_to
+from fedstrata.rpc.client import PASSING, Connection
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
@@ -142,10 +142,10 @@ class Served:
         behaviour = several if method.server_streaming else one
         return make(behaviour, request.FromString, reply.SerializeToString)
 
-    def channel_of(self, name: Name, authority: Authority | None = None) -> grpc.aio.Channel:
+    def channel_of(self, name: Name, authority: Authority | None = None) -> Connection:
         folder = self.folder / str(name)
         (authority or self.authority).issue([name], folder)
-        return channel_to(self.server.address, TlsSecurity(TlsFiles.load(folder)))
+        return Connection(self.server.address, TlsSecurity(TlsFiles.load(folder)))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from fedstrata.process.metrics import LinkMeter
-from fedstrata.rpc.client import is_passing, open_channel
+from fedstrata.rpc.client import Connection, is_passing
 from fedstrata.rpc.streamed import streamed
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import answers_pb2
@@ -63,8 +63,9 @@ async def test_what_an_iterator_raises_reaches_who_awaits_the_call(messages: Any
     add_GpsServiceServicer_to_server(Patient(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    channel, counted = open_channel(f"127.0.0.1:{port}", LinkMeter(), OPEN)
+    connection = Connection(f"127.0.0.1:{port}", OPEN)
+    counted = connection.counted(LinkMeter())
     with pytest.raises(KeyError, match="the data is gone"):
         await GpsServiceStub(counted).SubmitAnswer(messages(), timeout=60)
-    await channel.close()
+    await connection.close()
     await server.stop(0)

@@ -16,7 +16,7 @@ from made_certificates import made, unchecked
 from fedstrata.errors import HandshakeError, NotServedError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rpc.client import channel_to, until_reached
+from fedstrata.rpc.client import Connection
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust import diagnosis
 from fedstrata.trust.authority import Authority
@@ -80,13 +80,15 @@ async def serving(tls: TlsFiles | None) -> AsyncIterator[str]:
 async def reached(address: str, tls: TlsFiles | None, parent: Name = GPS) -> health_pb2.HealthCheckResponse:
     """The answer of a parent to a caller that connects as all of ours do."""
     security = secured(tls)
-    channel = channel_to(address, security, parent)
+    connection = Connection(address, security, parent)
     try:
         async with asyncio.timeout(30):
-            await until_reached(channel, address, security, parent, EventLog("test"))
-            return await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+            await connection.until_reached(EventLog("test"))
+            return await health_pb2_grpc.HealthStub(connection.channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=20
+            )
     finally:
-        await channel.close(None)
+        await connection.close()
 
 
 # --- why no connection comes about --------------------------------------------------------------------------
@@ -157,15 +159,15 @@ async def test_a_parent_that_is_not_up_yet_is_waited_for(certificates: Certifica
     with kept_address() as address:
         assert await why_refused(address, device, GPS) is None
         assert await why_refused(address, None, GPS) is None
-        channel = channel_to(address, secured(device))
-        reaching = asyncio.ensure_future(until_reached(channel, address, secured(device), GPS, EventLog("test")))
-        while channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            await channel.wait_for_state_change(channel.get_state(try_to_connect=True))
+        connection = Connection(address, secured(device))
+        reaching = asyncio.ensure_future(connection.until_reached(EventLog("test")))
+        while connection.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            await connection.channel.wait_for_state_change(connection.channel.get_state(try_to_connect=True))
         server = RpcServer(ProcessMetrics("gps").links, security=secured(certificates.of(GPS)))
         await server.start(address)
         async with asyncio.timeout(30):
             await reaching
-        await channel.close(None)
+        await connection.close()
         await server.stop(0)
 
 
@@ -253,7 +255,7 @@ async def test_a_call_goes_by_the_newest_certificate_and_a_stream_ends_on_the_on
     certificates: Certificates,
 ) -> None:
     gps, files = certificates.of(GPS), certificates.of(DEVICE)
-    async with Echo(gps) as echo, channel_to(echo.address, secured(files)) as channel:
+    async with Echo(gps) as echo, Connection(echo.address, secured(files)) as channel:
         stream = channel.stream_stream("/Echo/Many")()
         await stream.write(b"")
         assert (await stream.read(), await echoed(channel)) == (files.cert, files.cert)
@@ -272,17 +274,17 @@ async def test_an_authority_that_is_dropped_is_trusted_by_neither_side(certifica
     gps, files = certificates.of(GPS), certificates.of(DEVICE)
     old = Certificates(certificates.authority, certificates.folder / "old").of(DEVICE)
     async with Echo(gps) as echo:
-        async with channel_to(echo.address, secured(files)) as channel:
+        async with Connection(echo.address, secured(files)) as channel:
             assert await echoed(channel) == files.cert
         alone = certificates.authority.succeeded().alone()
         for one in (gps, files):
             alone.issue(one.me.names, one.folder)
-        async with channel_to(echo.address, secured(old)) as channel:
+        async with Connection(echo.address, secured(old)) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await echoed(channel)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         renewed = files.newest(at_once=True)
-        async with channel_to(echo.address, secured(renewed)) as channel:
+        async with Connection(echo.address, secured(renewed)) as channel:
             assert await echoed(channel) == renewed.cert != files.cert
 
 
@@ -291,8 +293,8 @@ async def test_nothing_is_said_to_a_parent_whose_name_is_on_the_own_list(certifi
     async with (
         Echo(certificates.of(LPS_0)) as lps,
         Echo(certificates.of(LPS_1)) as other,
-        channel_to(lps.address, secured(files), LPS_0) as channel,
-        channel_to(other.address, secured(files), LPS_1) as beside,
+        Connection(lps.address, secured(files), LPS_0) as channel,
+        Connection(other.address, secured(files), LPS_1) as beside,
     ):
         assert await echoed(channel) == files.cert
         (files.folder / "revoked.txt").write_text("lps/lps-0\n")

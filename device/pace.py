@@ -33,8 +33,8 @@ class Pace:
 
 
 def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
-    """Return the training job of a device in its first LPS round, which starts from the initial weights. Torch is
-    limited to one thread, as in a device process.
+    """Return the training job of a device in its first LPS round. The job trains the model of the experiment's section
+    `model`, from its initial weights. The call also limits torch to one thread, as in a device process.
 
     Raises:
         FedstrataError: there is no such device, or its data or model is not available.

@@ -75,8 +75,8 @@ class PersonalStore:
             self._path(known).unlink(missing_ok=True)
 
     def mark_born(self) -> None:
-        """Write a marker: this device keeps state in this run. If the GPS knows a device that has no marker, the
-        device's state was lost.
+        """Write a marker file, which says that this device keeps state in this run. If the GPS knows the device later,
+        but the marker is missing, the device's state was lost.
         """
         if not self.was_born():
             write_sealed(self._marker, json.dumps(self._owner).encode())

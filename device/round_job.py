@@ -184,7 +184,7 @@ class RoundJob:
         return await self._train()
 
     async def go_on(self, cluster: int) -> Update:
-        """Continue the round in this cluster, after the device has answered. Return the update.
+        """Continue the round in this cluster, which was chosen after the device's answer. Return the update.
 
         Raises:
             PayloadError: there is no such cluster.

@@ -153,8 +153,8 @@ class Model:
         )
 
     def of_run(self, seed: int) -> Self:
-        """Return the model for a run with this seed. It differs from this model only if the seed decides more than the
-        initial weights.
+        """Return the model for a run with this seed. By default, this is the same model. A subclass returns another
+        model if the seed also decides other values than the initial weights.
         """
         return self
 
@@ -165,8 +165,8 @@ class Model:
         return Wrapped(self.outputs, weights).eval()
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function that computes outputs in a local step. If the model has `dropping`, return `dropping`
-        with random numbers from `rng`. Otherwise return `outputs`.
+        """Return the function that computes outputs in a local step. If the model has dropout (`dropping` is set),
+        return `dropping` with random numbers from `rng`. Otherwise return `outputs`.
         """
         dropping = self.dropping
         if dropping is None:

@@ -139,15 +139,17 @@ def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
 
 
 def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
-    """Yield the state before the first round, for a vector of `size` elements, in the order of `state_layout`."""
+    """Yield the pieces of the state before the first round, for a model of `size` elements, in the order of
+    `state_layout`.
+    """
     for number in range(len(optimiser.state_names)):
         for start, stop in pieces_of(size):
             yield optimiser.initial_state(stop - start)[number]
 
 
 def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
-    """Return the elements from `start` to `stop` (exclusive) of each vector of a state, for a model vector of `size`
-    elements. If `kept` is None, return an empty state.
+    """Return the elements from `start` to `stop` (exclusive) of each vector of the stored state `kept`, for a model of
+    `size` elements. If `kept` is None, return an empty state.
     """
     if kept is None:
         return ()

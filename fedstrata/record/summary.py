@@ -40,7 +40,9 @@ class LinkBytes:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """Name a device or an LPS that took no part from some point of the run on, and give the reason."""
+    """Name a device or an LPS that was excluded at some point of the run, and give the reason. From then on it took no
+    part.
+    """
 
     device: str
     """Device or LPS."""

@@ -134,7 +134,9 @@ def read_sealed(path: Path) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the file names in a folder to disk. Only then does a renaming outlast a crash of the machine."""
+    """Flush the file names in a folder to disk, so that renamed files keep their new names after a crash of the
+    machine.
+    """
     descriptor = when_there_is_room(lambda: os.open(folder, os.O_RDONLY))
     try:
         os.fsync(descriptor)

@@ -200,8 +200,8 @@ class Revoked:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Hold the content of a process's TLS folder, as read at one time: certificate, key and trusted authorities, in
-    PEM. `newest` returns the current content.
+    """Hold what a process's TLS folder contained at one time: certificate, key and trusted authorities, in PEM. The
+    method `newest` returns the current content of the folder.
     """
 
     folder: Path
@@ -273,8 +273,8 @@ class TlsFiles:
         return self if self.on_disk is None else self.on_disk.newest(at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
-        """Return the current list of revoked names. A change of the list does not depend on a change of the
-        certificate.
+        """Return the current list of revoked names. The list is read again when its file changes, even if the
+        certificate stays the same.
         """
         return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
@@ -344,7 +344,8 @@ class TlsFiles:
 
     def name_of_server(self, parent: Name) -> str:
         """Return the name that the parent's certificate must have. Callers check this name, not the parent's address,
-        because the address can change. Proxies can read the name.
+        because the address can change. Callers also send the name at the start of TLS, so that a proxy can tell servers
+        apart.
         """
         return server_name(parent, self.server_domain)
 
@@ -379,7 +380,9 @@ def private_folder(folder: Path) -> None:
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files, given as content by name, to a folder in this order. Only their owner may read them."""
+    """Write files to a folder, in the order of `files`, which has their content by name. Only their owner may read
+    them.
+    """
     private_folder(folder)
     for name, content in files.items():
         with write_aside(folder / name) as file:

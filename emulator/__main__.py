@@ -1,4 +1,4 @@
-"""`python -m emulator` is the `fedstrata` command."""
+"""Let `python -m emulator` run the `fedstrata` command."""
 
 from emulator.commands.main import main
 

@@ -215,8 +215,8 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:
-    """Store the authority in `keeper`, and write the list of trusted authorities next to each of these certificates.
-    Yield each certificate after that.
+    """Store the authority in the place `keeper`, and write the list of trusted authorities next to each of these
+    certificates. Yield each certificate after that.
     """
     keeper.keep(authority)
     for place, one in holders:
@@ -239,8 +239,8 @@ def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Pla
 
 
 def _places_of(folder: Path, release: Release | None) -> "list[Place]":
-    """Return the places that have certificates of one authority: the folder and, with `release`, this release on
-    Kubernetes. The first place also has the authority's key.
+    """Return the places that have certificates of one authority. Without `release`, this is the folder. With `release`,
+    they are the release on Kubernetes and then the folder. The first place also has the authority's key.
     """
     if release is None:
         return [Folder(folder)]

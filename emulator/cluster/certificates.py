@@ -40,8 +40,9 @@ class ReleaseCertificates:
         return f"release {self._release.name}"
 
     def make(self, holders: Mapping[str, list[Name]], server_domain: str = "") -> list[str]:
-        """Issue a certificate to each holder without a valid one. Return these holders. Secrets of other holders stay.
-        With `server_domain`, certificates of servers also have the servers' names in this domain.
+        """Issue a certificate to each process in `holders` that has no valid certificate. Return the names of these
+        processes. Secrets of other processes stay. With `server_domain`, certificates of servers also have the servers'
+        names in this domain.
 
         Raises:
             CertificateError: another program has made a Secret with a required name. In this case nothing is written.
@@ -83,7 +84,7 @@ class ReleaseCertificates:
             ) from None
 
     def give(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Replace these files in a holder's Secret. `name` is the name of the Secret."""
+        """Replace these files in the Secret `name`, which has the certificate of a process."""
         self._secrets.write(name, {**(self._secrets.read(name) or {}), **_as_secret(files)})
 
     def revoke(self, names: Iterable[Name]) -> str:
@@ -112,7 +113,7 @@ class ReleaseCertificates:
             self._secrets.delete(self._new.pop())
 
     def prune(self, holders: Iterable[str]) -> None:
-        """Delete the Secrets of all holders except these."""
+        """Delete the Secrets with certificates of all processes except these."""
         kept = {self.secret(who) for who in [*holders, AUTHORITY, REVOKED_LIST]}
         for name in self._secrets.made_here():
             if name not in kept:
@@ -143,7 +144,7 @@ class ReleaseCertificates:
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
-        """Return the name of a holder's Secret. The chart uses the same name."""
+        """Return the name of the Secret with a process's certificate. The chart uses the same name."""
         return f"{self._release.name}-tls-{who}"
 
     def existing_authority(self) -> Authority:
@@ -183,8 +184,8 @@ class ReleaseCertificates:
         return self.existing_authority()
 
     def _fits(self, who: str, names: list[Name], authority: Authority, server_domain: str) -> bool:
-        """Return whether a holder's Secret has a certificate with the right names. It must also be signed by this
-        authority and still be valid for long enough.
+        """Return whether the certificate in a process's Secret can stay. It must have the right names, be signed by
+        this authority, and be valid for long enough.
         """
         found = self._secrets.read(self.secret(who))
         if found is None or found.get("ca.crt") != authority.files()[CA]:
@@ -242,8 +243,8 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now uses the Secret with the authority's name. `fedstrata up` uses the same name for
-    its own authority. So this Secret must not be deleted.
+    """Return whether cert-manager now uses the Secret in which `fedstrata up` stores its own authority. If it does,
+    this Secret must not be deleted.
     """
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}

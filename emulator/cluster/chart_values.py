@@ -29,13 +29,12 @@ def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -
 
 
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return `values` with a new number of LPSs at the start of the run. A number that was set for an earlier
-    experiment is replaced.
-
-    `asked` has the values that the user gave for this `fedstrata up`.
+    """Return `values` with a new lps.replicas, the number of LPSs at the start of the run. The number is the user's (in
+    `asked`, the values for this `fedstrata up`) or the number that the experiment needs. If only the GPS can decide on
+    the number, it is null.
 
     Raises:
-        ExperimentError: the user gave a number that contradicts the experiment.
+        ExperimentError: the user's number contradicts the experiment.
     """
     if not isinstance(values.get("lps", {}), dict):
         return values  # the chart will refuse these values

@@ -47,7 +47,7 @@ class Helm:
         return next((chart_of(found) for found in listed if found.get("name") == name), None)
 
     def check_ours(self) -> bool:
-        """Check that the release has Fedstrata's chart, if it exists. Return whether it exists.
+        """Return whether the release exists. If it does, check that it has Fedstrata's chart.
 
         Raises:
             ExperimentError: the release has another chart. The release is not changed.

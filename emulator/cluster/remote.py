@@ -159,8 +159,8 @@ def _values(
 
 
 def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Return the holders that need a certificate, with the names in each certificate. If the values name another source
-    of certificates, return an empty mapping.
+    """Return the processes that need a certificate, with the names in each certificate. If the values name another
+    source of certificates, return an empty mapping.
     """
     whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
@@ -223,8 +223,8 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the values. If this account may not create Events, they do not give the GPS the right to record Events.
-    Kubernetes would refuse a Role with more rights than the account.
+    """Return `values`, changed if this account may not create Events. Then the GPS does not get the right to record
+    Events, because Kubernetes would refuse a Role with more rights than the account.
     """
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):

@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Hold how far the pods of a release are: which are ready, and why others are not."""
+    """Hold the progress of a release's pods: which are ready, and why others are not."""
 
     wanted: int
     ready: int
@@ -133,8 +133,8 @@ def _more_memory(pod: Any) -> str:
 
 
 def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
-    """Yield the reasons for which pods are not ready, each once and with the names of the objects. Reasons come from
-    the scheduler, and from warnings about volume claims, quotas or volumes.
+    """Yield the reasons for which pods are not ready. Each reason is yielded once, with the names of the objects.
+    Reasons come from the scheduler, and from warnings about volume claims, quotas or volumes.
     """
     yield from unscheduled(pods)
     about = {found.metadata.uid: found for found in [*seen.sets, *seen.daemons, *seen.claims, *pods]}

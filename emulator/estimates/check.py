@@ -213,8 +213,8 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
 
 
 def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
-    """Return which columns are inputs, which column is the target, and how many rows each device trains on. If the
-    columns have no names, return nothing.
+    """Return texts for a table: which columns are inputs, which column is the target, and how many rows each device
+    trains on. If the columns have no names, return an empty mapping.
     """
     if dataset is None or not dataset.input_names:
         return {}
@@ -230,20 +230,22 @@ def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
 
 
 def _first(names: Sequence[str]) -> str:
-    """Return the first names as text. If there are more names, add the number of all names."""
+    """Return the first few names as text. If there are more names, the text also says how many names there are."""
     return ", ".join(names[:MOST_SAID]) + (f" … ({grouped(len(names))} in all)" if len(names) > MOST_SAID else "")
 
 
 def _targets(info: DatasetInfo) -> str:
-    """Return a text with the shape of the targets and the number of classes, if the experiment declares them."""
+    """Return a text with the shape of the targets and the number of classes. If the data set has neither, the text says
+    that there are no classes.
+    """
     shape = f"targets of {'×'.join(map(str, info.target_shape))}" if info.target_shape else ""
     classes = f"{info.num_classes} classes" if info.num_classes else ""
     return ", ".join(filter(None, (shape, classes))) or "no classes"
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
-    """Return a text about the weights that are neither trained nor sent. If there are no such weights, return an empty
-    mapping.
+    """Return a mapping with a text about the weights that are neither trained nor sent. If there are no such weights,
+    return an empty mapping.
     """
     if not model.frozen_elements:
         return {}
@@ -253,7 +255,9 @@ def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:
-    """Return a text with the models in the experiment's key `architectures`, and the devices of each model."""
+    """Return a mapping with a text about the experiment's key `architectures`: its models, and the devices of each
+    model. Without this key, return an empty mapping.
+    """
     if not experiment.architectures:
         return {}
     _, *others = Architectures(experiment, make_method(experiment)).all
@@ -267,12 +271,16 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return a text about differential privacy: the values that noise protects, and ε."""
+    """Return a mapping with a text about differential privacy: the values that noise protects, and ε. Without
+    differential privacy, return an empty mapping.
+    """
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:
-    """Return a text with the devices that join after the grouping."""
+    """Return a mapping with a text about the newcomers: devices that join after the other devices are grouped. Without
+    newcomers, return an empty mapping.
+    """
     settings = experiment.newcomers
     if settings is None:
         return {}

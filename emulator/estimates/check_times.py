@@ -60,8 +60,8 @@ class ExpectedTimes:
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
-    """Return the expected times of rounds. If the topology is not known before the run, devices are distributed evenly
-    over the known LPSs.
+    """Return the expected times of rounds. If the LPS of each device is not known before the run, devices are
+    distributed evenly over the LPSs.
     """
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
@@ -208,8 +208,8 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
 
 
 def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
-    """Return the devices of each LPS according to the topology. Without a topology, distribute the devices evenly in
-    the order of their indexes.
+    """Return the devices of each LPS. If the clusters decide which LPS a device has, they are not known before the run.
+    Then the devices are distributed evenly, in the order of their indexes.
     """
     method, devices = make_method(experiment), range(experiment.device_count)
     clusters = max(1, method.clusters_known)

@@ -26,7 +26,9 @@ class FaultDriver:
     """Cause each fault once, when the run reaches the time of the fault."""
 
     def __init__(self, faults: Sequence[Fault], markers: Path, tell: Callable[[str], None]) -> None:
-        """Set `markers`, the folder in which a process notes that it has killed itself at a point of its code."""
+        """Set `markers`, a folder. A process that kills itself at a point of its code first writes a file there, so
+        that it does this only once.
+        """
         self._markers = markers
         self._tell = tell
         self._processes: dict[str, OwnedProcess] = {}
@@ -71,8 +73,8 @@ class FaultDriver:
         return (await self.proxy(link, address)).address
 
     async def proxy(self, link: Link, address: str | None = None) -> LinkProxy:
-        """Start a proxy on a link, and return the proxy. `address` is where the proxy forwards to, if it is known
-        yet.
+        """Start a proxy on a link, and return the proxy. `address` is the address to which the proxy forwards. If it is
+        not known yet, it is None.
         """
         proxy = LinkProxy()
         await proxy.start(address)

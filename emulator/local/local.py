@@ -150,7 +150,7 @@ class LocalBackend:
         self._watch([process])
 
     async def failure(self) -> BaseException:
-        """Wait until a process does not start, or cannot be restarted any more. Return this failure as an error."""
+        """Wait until a process fails to start, or can no longer be restarted. Return this failure as an error."""
         return await self._supervisor.failure()
 
     async def stop(self) -> None:
@@ -231,7 +231,7 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def device_ranges(devices: int, processes: int) -> list[range]:
-    """Return contiguous ranges of device indexes, one per process. Their lengths differ by at most one.
+    """Return contiguous ranges of device indexes, at most one per process. Their lengths differ by at most one.
 
     >>> device_ranges(5, 2)
     [range(0, 3), range(3, 5)]

@@ -53,8 +53,7 @@ def opened(path: Path) -> Iterator[Bundle]:
 
 
 def _sweep(folder: Path) -> Sweep:
-    """Return the sweep of a bundle. Each file is checked for foreign code and files before it is parsed as an
-    experiment.
+    """Return the sweep of a bundle. Before a file is parsed as an experiment, `_refuse_foreign` checks its content.
 
     Raises:
         DataError: a file is missing or damaged, or needs something that is not in the bundle.

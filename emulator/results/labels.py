@@ -28,7 +28,8 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
     """Return the number of training examples with each label. There is one row per device, in the order of clusters. If
     there are many devices, there is one row per cluster.
 
-    If the data set is missing or is not one of Fedstrata's, or if the experiment cannot be read, return None.
+    If the data set is missing or is not one of Fedstrata's, if the experiment cannot be read, or if there are too many
+    devices, return None.
     """
     try:
         experiment = parse_experiment(record.experiment_yaml)

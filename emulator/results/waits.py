@@ -85,8 +85,8 @@ class _Round:
 
 
 def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> list[_Round]:
-    """Return an LPS's rounds. The first begins when the model has arrived at the LPS, and each other round when the
-    round before it ends. On the real clock, rounds have their real durations.
+    """Return an LPS's rounds. The first round begins when the model has arrived at the LPS. Each other round begins
+    when the previous round ends. On the real clock, rounds have their real durations.
     """
     took: dict[int | None, float] = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
     took |= {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
@@ -128,8 +128,8 @@ def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
 
 
 def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
-    """Return the bars for the parts of a row of waits.csv. The first begins at `now_s`, and each other bar when the bar
-    before it ends.
+    """Return the bars for the parts of a row of waits.csv. The first bar begins at `now_s`. Each other bar begins when
+    the previous bar ends.
     """
     bars = []
     for part, lasts_s in row.parts:

@@ -32,7 +32,7 @@ class Backend(Protocol):
         """Start LPSs until at least this number runs. LPSs that already run are not stopped."""
 
     async def failure(self) -> BaseException:
-        """Wait until a part of the run cannot be kept running. Return this failure as an error."""
+        """Wait until a part of the run fails for good. Return this failure as an error."""
 
 
 async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:

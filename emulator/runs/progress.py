@@ -56,7 +56,7 @@ def mean_of(status: pb.RunStatus) -> float | None:
 
 
 class Display:
-    """Define how the progress of a run is shown. This base class shows nothing."""
+    """Define how the progress of a run is shown. This base class shows only the address of the live page."""
 
     def open(self) -> AbstractContextManager[Any]:
         """Return a context manager. The display may draw while its block runs."""

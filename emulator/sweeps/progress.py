@@ -106,7 +106,7 @@ class SweepDisplay(Protocol):
 
 
 class QuietSweep:
-    """Show nothing. Subclasses override what they show."""
+    """Show nothing. A subclass overrides the methods for the events that it shows."""
 
     pace: Pace
 

@@ -1,5 +1,5 @@
 """Compute how much devices gain over training alone, if some runs of the sweep train devices alone. The results are a
-table, and CSV with each device.
+table, and a CSV text with the gain of each device.
 """
 
 import csv
@@ -19,8 +19,8 @@ Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the recor
 
 
 def table(results: SweepResults) -> Table | None:
-    """Return a table of gains with a row per cell and setting. If no run trains devices alone on the same data, return
-    None.
+    """Return a table of gains with a row per cell and setting. If no run has a partner that trains devices alone
+    (`_pairs`), return None.
     """
     rows = _rows(results)
     unit = Form.of(results.of.metric).unit
@@ -29,8 +29,8 @@ def table(results: SweepResults) -> Table | None:
 
 
 def gains_csv(results: SweepResults) -> str | None:
-    """Return the gain of each device in each run as CSV. If no run trains devices alone in the same setting, return
-    None.
+    """Return the gain of each device in each run as CSV. If no run has a partner that trains devices alone (`_pairs`),
+    return None.
     """
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -60,8 +60,8 @@ def _said(each: Worth, form: Form) -> list[str]:
 
 
 def _pairs(results: SweepResults) -> Iterator[Pair]:
-    """Yield each run together with the run that trains devices alone on the same data and with the same seed. Runs
-    without such a partner are left out.
+    """Yield each run together with its partner: the run that trains devices alone in the same setting, on the same data
+    and with the same seed. Runs without a partner are left out.
     """
     done = [
         (run, results.records[key]) for run in results.sweep.runs if (key := (run.place, run.seed)) in results.records

@@ -24,7 +24,7 @@ class Journal(Protocol):
         """Keep the serialised RoundTimes message of a global round."""
 
     def phases(self) -> dict[str, float]:
-        """Return the time at which each phase began, in seconds since 1970."""
+        """Return the time at which each phase of the run began, in seconds since 1970."""
 
     def answers(self, question: str) -> dict[int, bytes]:
         """Return all answers to a question, serialised, by device index."""
@@ -151,8 +151,8 @@ class RealGpsClock(GpsClock):
 
 
 def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
-    """Return the questions that were asked before training, by name. From the journal, each question gets the size of
-    each device's answer, and the number of examples used for the answer. Newcomers are left out.
+    """Return the questions that were asked before training, by name. Each question has the sizes of the devices'
+    answers, and how many examples the devices used. Both come from the journal. Newcomers are left out.
     """
     method, asked = make_method(experiment), {}
     for question in method.questions():

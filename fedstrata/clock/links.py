@@ -177,7 +177,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class TierLinks:
-    """Hold the links between a parent and its children, and the numbers from which random latencies are drawn."""
+    """Hold the links between a parent and its children, and the seed and the numbers from which random latencies are
+    drawn.
+    """
 
     name: str
     seed: int

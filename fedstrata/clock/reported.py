@@ -42,7 +42,7 @@ def check_times(times: pb.RoundTimes, of: str) -> None:
 
 
 def _can_be(carried: pb.Carried) -> bool:
-    """Return whether an LPS can have measured these values on a link to its devices."""
+    """Return whether these values are possible for a transfer or a computation that an LPS has measured."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
     return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)

@@ -58,7 +58,7 @@ class ParentClock:
         """
 
     def round_opened(self) -> None:
-        """Note that a new round is open. Broadcasts of the last round's models accept no further children."""
+        """Note that a new round is open. No further children join broadcasts of the last round's models."""
 
     def take(self, number: int) -> list[pb.Carried]:
         """Return how much the links have carried in a round. Forget this round and earlier rounds."""

@@ -121,7 +121,7 @@ class FairLink:
         self._capacity = capacity
 
     def drop(self, number: int) -> None:
-        """Remove a flow before its end, if it is under way. The other flows share the free rate."""
+        """Remove a flow before its end, if it is under way. The other flows then share its rate."""
         flow = self._flows.pop(number, None)
         if flow is not None:
             self._unqueue(flow.group)
@@ -394,7 +394,7 @@ class SharedFlow:
 class SharedLink:
     """Share a link in real time. The link advances its flows with a timer, and wakes the callers that wait for a flow.
 
-    The times at which rates change count from `origin_ns`.
+    The rates change at times that count from `origin_ns`.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:
@@ -470,8 +470,8 @@ class Broadcasts:
         self._open.clear()
 
     def has_begun(self, model: int, child: int) -> bool:
-        """Return whether a child has begun to receive the broadcast of a model. A part that the child has lost is not
-        broadcast again.
+        """Return whether a child has begun to receive the broadcast of a model. If the child has lost a part, it must
+        get this part without a broadcast.
         """
         broadcast = self._open.get(model)
         return broadcast is not None and child in broadcast.heard_by

@@ -151,7 +151,7 @@ class _Lps(_Around):
         self._gathered: tuple[int, int] | None = None  # LPS round that is being aggregated, and since when
 
     def _own(self, number: int, name: str, began_ns: int, parent: str | None = None) -> str:
-        """Send a span that ends now, and return its place."""
+        """Send a span that ends now, and return its place (see `Span.place`)."""
         place = f"{name}:{number}:{self._home_id}"
         parent = parent or part_of("LPS", number // self._rounds, self._home_id)
         self._add(number, place, parent, began_ns, time.time_ns(), lps=self._home_id)

@@ -129,12 +129,12 @@ class ProcessMetrics:
         self._run = _RunMetrics(self.registry if tier == "gps" else None)
 
     def run(self, run_id: str, *, experiment: str, method: str, global_rounds: int) -> None:
-        """Show the run and its number of global rounds. Only the GPS calls this."""
+        """Set the metrics of the run: id, experiment, method and number of global rounds. Only the GPS calls this."""
         self._run.info.labels(run_id, experiment, method).set(1)
         self._run.global_rounds.set(global_rounds)
 
     def phase(self, phase: str) -> None:
-        """Show the phase of the run."""
+        """Set the metric for the phase of the run."""
         for other in PHASES:
             self._run.phase.labels(other).set(other == phase)
 
@@ -149,8 +149,8 @@ class ProcessMetrics:
         self._run.progressed.set_to_current_time()
 
     def waits(self, seconds: Mapping[str, float], awaited: int) -> None:
-        """Show the longest waits of the run, in seconds by device or LPS. `awaited` is the number of all devices and
-        LPSs that the run waits for.
+        """Set the metrics for the longest waits of the run, in seconds by device or LPS. `awaited` is the number of all
+        devices and LPSs that the run waits for.
         """
         for who in self._run.named - set(seconds):
             self._run.waits.remove(who)
@@ -170,13 +170,13 @@ class ProcessMetrics:
         self._outcomes[outcome].inc()
 
     def devices(self, states: Mapping[str, int]) -> None:
-        """Show the number of devices in each state."""
+        """Set the metric for the number of devices in each state."""
         for state, count in states.items():
             self._devices.labels(state).set(count)
 
     def evaluated(self, lps_id: str, gauges: Mapping[str, str], measured: Mapping[str, float | None]) -> None:
-        """Show the loss and the metrics of a cluster. `gauges` has the name of the gauge for each metric, and
-        `measured` has the values.
+        """Set the gauges for the loss and the other measured values of a cluster. `gauges` has the name of each value's
+        gauge, and `measured` has the values.
         """
         for name, gauge in gauges.items():
             if name not in self._measured:

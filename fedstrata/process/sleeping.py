@@ -1,6 +1,6 @@
 """Times of calls: how long a call may take, how long a parent waits before it answers, and pauses between attempts.
 
-This is the only module that waits on purpose.
+In this library and in the three services, only this module sleeps.
 """
 
 import asyncio

@@ -70,7 +70,9 @@ class RoundClient:
         return self._codec
 
     def holds(self, held_round: int | None) -> None:
-        """Report in later calls that this child has the model of this LPS round and can send it to the LPS."""
+        """Report in later calls that this child has the model of this LPS round. An LPS that lacks the model can then
+        ask for it.
+        """
         self._receiving.held_round = held_round
 
     async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Offered:

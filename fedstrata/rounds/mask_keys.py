@@ -1,8 +1,8 @@
 """Secure aggregation at a parent: the keys of its children, and the list of the devices that mask updates for the same
-sum.
+sum (the roster).
 
 `OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
-only public keys, and cannot remove masks with them. If a child leaves the round or shows another key, the sum is
+only public keys, and cannot remove masks with them. If a child leaves the round or sends another key, the sum is
 emptied. The other children then mask their updates again.
 """
 
@@ -35,7 +35,9 @@ MOST_KEYS = 16  # most keys of one child in a round; each new key makes all chil
 
 
 def roster_digest(roster: pb.Roster) -> bytes:
-    """Return the digest of a roster's ids and keys. Rosters that lead to the same masks have the same digest."""
+    """Return the digest of the values of a roster on which masks depend: ids, public keys and the largest number of
+    examples. Certificates and signatures do not change the digest.
+    """
     said = hashlib.sha256(f"fedstrata roster {roster.max_examples}\n".encode())
     for member in roster.members:
         said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
@@ -91,7 +93,7 @@ class KeyRing:
         """Set `has_member`, which says whether a device still belongs to the parent, and `min_devices`, the smallest
         number of devices in a sum.
 
-        `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key without a valid
+        `check` raises PayloadError for a key that no honest child sends, and OutdatedError for a key without a valid
         certificate.
         """
         self._has_member = has_member
@@ -198,7 +200,7 @@ class Masked(Stage):
             self._intake.exclude(child_id)
 
     def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
-        """Note that a child has shown its key. If the key differs from the key in the roster, all children mask their
+        """Note that a child has sent its key. If the key differs from the key in the roster, all children mask their
         updates again. Return True if the roster is now complete.
 
         With `has_masked`, the child has already masked its update of this round. Then its key in the roster stays valid

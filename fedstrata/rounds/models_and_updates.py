@@ -137,8 +137,8 @@ class Shield:
         return b""
 
     async def hidden(self, update: Update, compute: Compute) -> Update:
-        """Return the update as the child sends it, hidden if the class hides updates. `compute` runs a computation in a
-        thread, so that the event loop does not wait.
+        """Return the update as the child sends it, hidden if this class hides updates. `compute` runs a computation in
+        a thread, so that the event loop does not wait.
         """
         return update
 

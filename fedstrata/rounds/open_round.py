@@ -119,7 +119,9 @@ class Stage:
 
 @dataclass
 class OpenRound:
-    """Hold the open round: its numbers, the models with which children start, and their messages."""
+    """Hold the open round: its number, the models for its children, the sum of their updates (`intake`), and its
+    stages.
+    """
 
     number: int
     global_round: int

@@ -139,7 +139,9 @@ class Turns:
 
 
 def _once(*what: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls the given functions, the last one first. Only its first call does this."""
+    """Return a function that calls the given functions in reverse order. Only the first call of the returned function
+    does this.
+    """
     left = [*what]
 
     def call() -> None:

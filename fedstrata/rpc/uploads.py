@@ -38,7 +38,8 @@ UPLOAD_WAIT = UploadWait()
 
 class Awaited:
     """Yield the parts of one upload, and limit how long the server waits for them. The limit does not include the time
-    in which the server processes a part, delays a part for its link, or serves others. This object keeps no part.
+    in which the server processes a part, delays a part for its link, or serves other senders. This object keeps no
+    part.
     """
 
     def __init__(self, parts: AsyncIterator[Any], wait: UploadWait, sender: str = "") -> None:

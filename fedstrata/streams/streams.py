@@ -181,8 +181,8 @@ class Streams:
         return found
 
     def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
-        """Return where a cluster's sent tensors are in the vector of all streams. The slices are in the model's
-        order.
+        """Return the slices of the vector of all streams that have the tensors of a cluster's devices. Tensors that
+        never leave a device are not included. The slices are in the model's order.
         """
         layout = self.layout(clusters)
         starts = dict(zip(layout.names, layout.starts, strict=True))

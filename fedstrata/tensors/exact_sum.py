@@ -99,7 +99,7 @@ class ExactSum:
 
     def sums(self, start: int = 0, stop: int | None = None) -> Sums:
         """Return the elements from `start` to `stop` (exclusive) as int64 multiples of 2⁻³². Each element is the sum of
-        all values, each times its number of examples.
+        all values, each value multiplied by its number of examples.
         """
         return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
 

@@ -84,8 +84,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
 
     Raises:
         DataError: the data set has fewer examples than the partition needs.
-        ExperimentError, AddressError, RunStoppedError: Helm, Kubernetes or a pod reports a fault. The message has its
-            text.
+        ExperimentError, AddressError, RunStoppedError: Helm, Kubernetes or a pod reports a fault. The message has the
+            text of this report.
     """
     chart = request.chart or CHART
     check_chart(chart)

@@ -55,8 +55,8 @@ class KubernetesSecrets:
         return answering(self._core.api_client.configuration.host)
 
     def ensure_namespace(self) -> None:
-        """Make the release's namespace if it is missing. The Secrets are written before Helm is called, so Helm cannot
-        make it in time.
+        """Make the release's namespace if it is missing. The Secrets are written before Helm is called, so Helm would
+        make the namespace too late.
         """
         from kubernetes import client
 

@@ -21,8 +21,9 @@ def bytes_in_all(run: RunRecord) -> float | None:
 
 
 def bytes_until_grouped(run: RunRecord) -> float | None:
-    """Return the bytes until the devices were in their final groups. If devices changed their groups in training, this
-    is the end of the last such global round. Otherwise it is the beginning of the training.
+    """Return the bytes until the devices were in their final groups. If devices changed their groups in training, the
+    bytes are counted to the end of the last global round with such a change. Otherwise they are counted to the
+    beginning of the training.
 
     If devices were not grouped by their answers, return None.
     """

@@ -22,7 +22,7 @@ def worst_tenth(values: Sequence[float], metric: Metric) -> float | None:
 
 
 def variance(values: Sequence[float]) -> float | None:
-    """Return the variance over devices: the mean square of the distance to their mean."""
+    """Return the variance over devices: the mean squared difference from the mean value."""
     return pvariance(values) if values else None
 
 

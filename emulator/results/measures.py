@@ -83,7 +83,7 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return the measure with this name. If no measure has this name, it is the name of a true task. Then the
+        """Return the measure with this name. If there is no such measure, `name` is taken as a true task. Then the
         measure is the main metric on this task.
         """
         known = self.results.get(name) or self.fairness.get(name) or COSTS.get(name)

@@ -17,8 +17,8 @@ MOST_LANES = 60  # lanes in a picture; if there are more, those for which the ot
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Describe one bar in a lane of the drawing: a part of a round. It begins and ends at seconds since the beginning
-    of the global round.
+    """Describe one bar in a lane of the drawing: a part of a round. `begins_s` and `ends_s` are seconds since the
+    beginning of the global round.
     """
 
     lane: str
@@ -76,7 +76,7 @@ def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """Describe one LPS round of an LPS. It begins and ends at seconds since the beginning of the global round."""
+    """Describe one LPS round of an LPS. `begins_s` and `ends_s` are seconds since the beginning of the global round."""
 
     number: int
     begins_s: float

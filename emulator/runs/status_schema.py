@@ -88,7 +88,7 @@ def _bytes() -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object that has all of these properties."""
+    """Return the schema of an object in which all of these properties are required."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

@@ -214,8 +214,8 @@ class SharedBucket:
         )
 
     def _leased(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
-        """Take the lease of a run, and return the claim. If another process has the lease, return None. After this, the
-        bucket is listed again, because another process may just have finished the run.
+        """Take the lease of a run, and return the claim. If another process has the lease, return None. After the claim
+        is written, the next call lists the bucket again, because another process may just have finished the run.
         """
         name, failures = _name(run, "claim"), tuple[Failure, ...]()
         tag = self._tags.get(name)

@@ -89,7 +89,7 @@ class Kept:
 
     def _layout(self, architecture: Architecture) -> Layout:
         """Return the layout of the tensors that this device keeps between rounds: the tensors that never leave it. If
-        the method can stop sending further tensors during the run, the device keeps all tensors.
+        the method can decide during the run that more tensors stay on their device, the device keeps all tensors.
         """
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own

@@ -52,7 +52,9 @@ class ExperimentError(FedstrataError):
 
 
 class PluginError(ExperimentError):
-    """Own code, named as `module:function`, cannot be imported or does not return the required value."""
+    """The user's own code, such as `module:function`, cannot be imported, fails, or returns a value that is not
+    allowed.
+    """
 
 
 class MissingPackageError(FedstrataError):

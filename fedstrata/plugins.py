@@ -38,12 +38,12 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 
 
 def look_also_in(folders: Iterable[Path]) -> None:
-    """Look for own code in these folders too, not only in the current directory."""
+    """Look for the user's own code in these folders too, not only in the current directory."""
     sys.path.extend(place for folder in folders if (place := str(folder.resolve())) not in sys.path)
 
 
 def describe(error: BaseException) -> str:
-    """Return one line about an error that own code raised."""
+    """Return one line about an error that the user's own code raised."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -59,8 +59,8 @@ def failed(method: Any, doing: str, error: Exception) -> PluginError:
 
 @contextmanager
 def own_code_of(method: Any, doing: str) -> Iterator[None]:
-    """Run a block that calls an FL method. If the method is own code (`module:Class`) and fails, raise PluginError.
-    Errors of Fedstrata's methods stay as they are.
+    """Run a block that calls an FL method. If the method is the user's own code (`module:Class`) and fails, raise
+    PluginError. Errors of Fedstrata's methods stay as they are.
     """
     try:
         yield

@@ -72,7 +72,7 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
 
     Raises:
         DataError: the data is missing, damaged, or of another shape than declared.
-        PluginError: own code in `module:function` is missing, fails or does not return a Dataset.
+        PluginError: the user's own code in `module:function` is missing, fails or does not return a Dataset.
     """
     if settings.name == "synthetic":
         dataset = synthetic.load(settings.synthetic or SyntheticSettings(), seed)

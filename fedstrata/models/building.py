@@ -38,7 +38,7 @@ def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
 
     Raises:
         ExperimentError: the model does not fit the data, or lacks a layer that the settings name.
-        PluginError: own code is missing, fails or does not return a Model.
+        PluginError: the user's own code is missing, fails or does not return a Model.
     """
     built_in = BUILT_IN.get(settings.name)
     model = built_in(settings, info) if built_in else _of_kinds(_build_own(settings, info), settings)

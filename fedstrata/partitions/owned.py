@@ -2,7 +2,7 @@
 the device's index.
 
 All splits compute with indices and labels. The split is made once for all devices, and is kept as long as the data set
-is in memory. Only the inputs of the requested device are copied. No training example goes to two devices.
+is in memory. Only the inputs of the requested device are copied. No two devices own the same training example.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Examples that a split sets apart: a share of each device's own examples for tests, and public examples that no device
-owns.
+"""Examples that a split does not use for training: a share of each device's own examples for tests, and public examples
+that no device owns.
 """
 
 from dataclasses import replace
@@ -24,8 +24,8 @@ from fedstrata.partitions.stock import (
 
 
 def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Set examples apart from a split, if the partition asks for this: public examples, and tests from the devices' own
-    data. Return the new split.
+    """Choose public examples, and test examples from the devices' own data, if the partition asks for them. Return the
+    new split.
 
     Public examples are chosen from the examples that no device takes. So devices own the same examples as without
     public examples.

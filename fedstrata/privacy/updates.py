@@ -121,7 +121,8 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
     """Return the cohort of each round: the devices that the LPS asks for an update. Return None if every round asks all
-    devices, if more than the seed decides the cohorts, or if there would be more than `MOST_DRAWS` random draws.
+    devices, or if more than the seed decides the cohorts. Also return None if there would be more than `MOST_DRAWS`
+    random draws.
     """
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)

@@ -69,7 +69,7 @@ class Metric:
 
     def is_reached(self, value: float, final: float, share: float) -> bool:
         """Return whether a value is nearly as good as the final value. If `share` is 0.95, an accuracy must be at least
-        0.95 times the final accuracy, and an error at most 1 / 0.95 times the final error.
+        0.95 times the final accuracy. An error must be at most 1 / 0.95 times the final error.
         """
         grows = self.higher_is_better == (final >= 0)
         enough = final * share if grows else final / share

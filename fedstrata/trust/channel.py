@@ -116,7 +116,9 @@ class SecureChannel(grpc.aio.Channel):
         log.info("connection_renewed")
 
     def _called(self, kind: str, *words: Any, **options: Any) -> Any:
-        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
+        """Return a function that calls an RPC of the parent. Generated stubs of gRPC get such functions from their
+        channel.
+        """
         return _Call(self, kind, words, options)
 
     unary_unary: Any = partialmethod(_called, "unary_unary")

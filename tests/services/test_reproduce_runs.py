@@ -15,6 +15,7 @@ from emulator.commands import main as cli
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts the processes of a run")
 
+BUNDLE = Path(__file__).parents[2] / "docs" / "results" / "fedbench-fcube-first-rounds.tar.xz"
 DOCUMENT: dict[str, Any] = {
     "published": {
         "title": "Tiny", "paper": "A. Author, Paper", "source": "Table 1", "read": ["page 2: left"],
@@ -74,6 +75,15 @@ def test_replayed_runs_of_a_tar_are_equal_to_the_bit(
     assert code == 0, told
     assert "fedavg, seed 4: equal to the bit" in told
     assert "the tables follow from the records of 3" in told
+
+
+def test_the_bundle_on_the_page_has_the_same_bits_on_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
+    code, told = verified(BUNDLE, capfd, "--cells", "10")
+    if "bits cannot be compared" in told:
+        pytest.skip("the bundle is of processors with other kernels")
+    assert code == 0, told
+    assert told.count("equal to the bit") == 10
+    assert "the tables follow from the records of 36" in told
 
 
 def changed(done: Path, tmp_path: Path, name: str, change: Callable[[str], str]) -> Path:

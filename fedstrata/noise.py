@@ -45,7 +45,9 @@ class Noise(Protocol):
 
 
 class ResearchNoise:
-    """Make keys of noise that everybody can compute from the experiment file."""
+    """Compute keys of noise from the experiment file alone. So everybody can compute the same keys and noise, and
+    repeat the run.
+    """
 
     def __init__(self, seed: int, owner: str) -> None:
         self._address = f"fedstrata noise for research\0{seed}\0{owner}\0"

@@ -139,8 +139,8 @@ class Holding(Protocol):
     def offers(self, *, is_planned: bool = False) -> Offers:
         """Return the models with which devices start now.
 
-        Set `is_planned` if the plan of the global round was made before a restart of this LPS. Devices then still have
-        models of the previous plan.
+        Set `is_planned` if this LPS was restarted after the GPS had made the plan of the global round. The devices then
+        still have the models of the previous plan.
         """
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> Any:

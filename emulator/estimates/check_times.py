@@ -158,8 +158,8 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return the number of LPS rounds to calculate. If devices answer questions in the first LPS round of each global
-    round, this round differs from the others. Then all LPS rounds of whole global rounds are calculated.
+    """Return the number of LPS rounds to calculate. If devices answer a question in the first LPS round of each global
+    round, this round takes longer than the others, so the number is a multiple of the LPS rounds per global round.
     """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)

@@ -14,15 +14,15 @@ Table = worth.Table
 
 
 def means(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting. It has the mean ± standard deviation of each measure in the main
-    table. Ratios are in percent.
+    """Return the main table: the mean ± standard deviation of each measure, with one row for each setting of each cell
+    of the sweep. Ratios are in percent.
     """
     return _spreads(results, results.measures)
 
 
 def costs(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting. It has the mean ± standard deviation of the bytes that devices
-    have sent and received.
+    """Return a table of the bytes that devices have sent and received: the mean ± standard deviation, with one row for
+    each setting of each cell of the sweep.
     """
     return _spreads(results, results.costs)
 

@@ -180,8 +180,8 @@ def _check_moves(experiment: Experiment) -> None:
 
 
 def _check_leaves(experiment: Experiment) -> None:
-    """Raise ExperimentError if all devices have left after the last change of the schedule, and none returns later.
-    Without a clock, devices never leave.
+    """Raise ExperimentError if no device is present after the last change of the schedule, because the run would then
+    never end. Without a clock, devices never leave.
     """
     presence, last_ns = Presence(experiment), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):

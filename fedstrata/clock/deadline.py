@@ -123,8 +123,8 @@ class Deadline:
 
     @property
     def ends_ns(self) -> int | None:
-        """The time of the deadline if a child misses it, otherwise None. While the round waits for answers, this is the
-        deadline for answers.
+        """The time of the deadline, in nanoseconds, if at least one child misses it. If all children are in time, this
+        is None. While the round waits for answers, this is the deadline for answers.
         """
         return None
 

@@ -257,7 +257,7 @@ class Round:
         return [end + latency_ns for end, latency_ns in zip(ends, latencies, strict=True)]
 
     def _answered(self, parts: Sequence[Part]) -> list[int]:
-        """Return when the answer of each child arrives at the parent."""
+        """Return the times, in nanoseconds, at which the children's answers arrive at the parent."""
         return self._arrivals([part.answering() for part in parts], is_answer=True)
 
     def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:

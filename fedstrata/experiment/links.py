@@ -339,8 +339,8 @@ class ComputeSettings(Settings):
         return {index: name for name, indexes in (self.devices or {}).items() for index in indexes}
 
     def factors(self) -> dict[int, float]:
-        """Return, by device index, the factor of the profile that `devices` gives to a device. It is the computing time
-        on this kind of board, divided by the computing time on the reference board.
+        """Return a factor for each device that `devices` names, by device index. The factor is the computing time on
+        this device's kind of board, divided by the computing time on the reference board.
         """
         known = {**BOARDS, **(self.profiles or {})}
         return {index: known[name] for index, name in self.profile_of_devices().items()}

@@ -108,8 +108,8 @@ class Scores(Method):
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError if the options need public examples, their labels or tests on them, and the partition
-        lacks these.
+        """Raise ExperimentError if the partition lacks what the options need: public examples, their labels, or public
+        examples that are kept for tests.
         """
         options, facts = self.options, self.facts
         if not facts.public_examples:

@@ -70,7 +70,7 @@ class Spans:
             self._execution = execution
 
     def open(self, tier: str) -> Sender:
-        """Return the sender of this process. The first call loads OpenTelemetry, which takes a second."""
+        """Return the object that sends the spans. The first call loads OpenTelemetry, which takes a second."""
         self._sender = self._sender or self._sender_of(tier)
         return self._sender
 

@@ -62,8 +62,8 @@ def accepted_codec(
 def accepted_parts(
     header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
 ) -> tuple[PayloadCodec, tuple[int, ...]]:
-    """Check a payload's header, which must announce these parts. Return the codec of a vector with this layout, and the
-    weights of the parts. Raises PayloadError like `accepted_codec`.
+    """Check a payload's header, which must announce exactly `parts`. Return the codec that decodes the payload into a
+    vector with `layout`, and the weights of the parts. Raises PayloadError like `accepted_codec`.
     """
     if header.encoding != _TO_PROTO[encoding]:
         raise PayloadError(

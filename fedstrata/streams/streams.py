@@ -247,8 +247,8 @@ def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """Return a device's weights, by channel and stream, in all channels for which the plan sets weights. The weights
-    are integers in units of 2⁻²⁰.
+    """Return the weights of a device's update that the plan sets. The outer key is the name of a channel, the inner key
+    is the number of a stream, and the values are integers in units of 2⁻²⁰. Weights that are 0 are left out.
     """
     return {
         channel: {

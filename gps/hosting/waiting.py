@@ -137,7 +137,9 @@ class Waiting:
     # --- telling ------------------------------------------------------------------------------
 
     async def watch(self, run: Run, note: Callable[..., None]) -> None:
-        """Show the waits in metrics, status and log, and pass them to `note` for Events, until cancelled."""
+        """Look once a second for the devices and LPSs that the run waits for, until cancelled. Show these waits in
+        metrics, status and log. Call `note` to write them as Kubernetes Events.
+        """
         while True:
             progress, before = _progress_of(run), self.waits
             if progress != self._progress:

@@ -74,8 +74,8 @@ class Keeper:
         return self._kept.without(self._plans.before(global_round).withdrawn)
 
     def layout(self, global_round: int) -> Layout:
-        """Return the layout of the vector at the start of a global round. The layout depends on the plan that applies
-        then.
+        """Return the layout of the vector with all streams, which LPSs receive at the start of a global round. The
+        layout depends on the plan for this round.
         """
         return self._at(global_round).layout(self._clusters(global_round))
 

@@ -137,7 +137,8 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
     check.
 
     Raises:
-        StateError: the model is neither of an LPS round of the open global round nor of the LPS round just before.
+        StateError: the model is neither from an LPS round of the open global round, nor from the last LPS round of the
+            previous global round.
     """
     if round_to_open(held_round, global_round, rounds_per_global) != held_round:
         raise StateError(

@@ -1,5 +1,5 @@
-"""The streams of clusters that span local parameter servers (LPSs). Each LPS adds its own devices' updates to the sum
-of each stream.
+"""The streams of clusters with devices at several local parameter servers (LPSs). A stream is a group of tensors that
+are averaged together. Each LPS sums its own devices' updates in each stream.
 
 All models here come from the global parameter server (GPS). If an LPS is killed, or adopts the devices of another LPS,
 it fetches the models of the open global round again.

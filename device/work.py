@@ -159,8 +159,9 @@ class DeviceWork:
     ) -> None:
         """Prepare the work of one device.
 
-        Devices with the same `group` train at about the same time, so they may be trained together. `made` is the cache
-        of `once`. `begins` has what the device received for the LPS round; before training it is None.
+        Devices with the same `group` train at about the same time, so they may be trained together. `made` has the
+        results that the method `once` has computed. `begins` has what the device received for the LPS round; before
+        training it is None.
         """
         begins = begins or Beginning()
         self._host = host

@@ -137,8 +137,8 @@ class Masks(Shield):
             PayloadError: the same masks have already hidden another update. The difference of the two masked updates
                 would contain no masks.
             RosterError: the update of this round was already masked for another list of devices. The sums over the two
-                lists could reveal the update. (If `deadlines.lps` can exclude devices, a second list is normal, and no
-                error is raised.)
+                lists could reveal the update. If `deadlines.lps` can exclude devices, the LPS may ask again for a
+                shorter list, and no error is raised.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(

@@ -152,8 +152,8 @@ def describe(fault: Fault) -> str:
 
 
 def refuse_faults(experiment: Experiment, where: str) -> None:
-    """Check that the experiment has no faults. Raises ExperimentError if it has some. `where` says in the message what
-    cannot cause faults.
+    """Raise ExperimentError if the experiment has faults. The message says that `where`, such as a kind of run, cannot
+    cause faults.
     """
     if experiment.faults:
         raise ExperimentError(

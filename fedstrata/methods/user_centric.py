@@ -112,8 +112,8 @@ class UserCentric(Method):
         return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the gradient is whole and σ² is a number of at least 0. `plan` later limits a large
-        σ².
+        """Raise PayloadError unless the gradient has an entry for each weight of the model, and σ² is a number of at
+        least 0. `plan` later limits a large σ².
         """
         (length,) = question.arrays["gradient"][1]
         if len(arrays["gradient"]) != length:

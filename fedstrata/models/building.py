@@ -50,7 +50,8 @@ def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _of_kinds(model: Model, settings: ModelSettings) -> Model:
-    """Return the user's own model with the frozen tensors and the weights that the settings name.
+    """Return the user's own model with the kinds of its tensors: which are frozen, and which get weights from a file.
+    The settings say which.
 
     Raises:
         ExperimentError: the settings name frozen tensors or weights, but the model is not a torch module.

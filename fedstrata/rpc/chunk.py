@@ -58,7 +58,7 @@ def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
 
 
 def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
-    """Return a serialised part of this kind with a header and a small payload. The payload is copied once.
+    """Return a serialised message of the class `part`, with a header and a small payload. The payload is copied once.
 
     The payload begins at a multiple of four bytes, because its elements are then read faster. For this, the length of
     the header may be written with more bytes than necessary. Protobuf allows this.

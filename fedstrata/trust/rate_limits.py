@@ -49,8 +49,8 @@ class Shares:
     """Limit the calls of each identity."""
 
     def __init__(self, children: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set `children`, the number of devices of the run. It sets the limits of an LPS, because an LPS has at most
-        this many clusters.
+        """Set `children`, the number of devices of the run. An LPS has at most as many clusters as the run has devices,
+        so this number also limits the calls of an LPS.
         """
         self._children = children
         self._clock = clock

@@ -43,9 +43,9 @@ def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -
 def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
     """Return the standard deviation of the noise on each entry of AᵀA / n, for rows of length at most one.
 
-    If one row is replaced by another, the matrix changes by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n. Rounding changes it by at most
-    d / grid more. Noise is drawn only for the upper triangle, because the matrix is symmetric. The norm of the triangle
-    is at most the norm of the matrix.
+    If one row is replaced by another, the matrix changes by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n. Rounding to a grid of `GRID`
+    steps per unit changes the d × d matrix by at most d / `GRID` more. Noise is drawn only for the upper triangle,
+    because the matrix is symmetric. The norm of the triangle is at most the norm of the matrix.
     """
     sensitivity = (1 + ROUNDING) * math.sqrt(2) / examples + dim / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity

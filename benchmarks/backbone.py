@@ -9,7 +9,6 @@ other bytes, if the GPS or an LPS has 20 MB more, or if a device process holds t
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,9 +18,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from benchmarks.enrolment import TIERS, Watch
-from benchmarks.suite.observed import peaks_mb
+from benchmarks.suite.observed import peaks_of_run
+from benchmarks.suite.programs import python
 
+TIERS = ("gps", "lps", "device")
 LAYERS, RANK = 16, 6
 SERVER_MB, ONE_BACKBONE_MB = 20.0, 180.0
 TIMES_BYTES = 100  # tolerance in bytes: headers contain times of different lengths
@@ -65,13 +65,10 @@ def measured(width: int, *, backbone: bool) -> tuple[dict[str, Any], dict[str, f
             save_file(Adapted(width=width, backbone=True).state_dict(), weights)
         said = f", weights: {weights}" if backbone else ""
         file.write_text(FILE.format(width=width, backbone=str(backbone).lower(), weights=said))
-        run = subprocess.Popen([sys.executable, "-m", "emulator", "run", file, "--out", out, "--quiet"], text=True)
-        watch = Watch(run, 1.0)
-        watch.until_ended()
-        if run.returncode:
-            raise SystemExit(run.returncode)
+        command = python("-m", "emulator", "run", str(file), "--out", str(out))
+        peaks = peaks_of_run(command, timeout_s=600, log=Path(folder, "errors.log"))
         summary = json.loads((out / "summary.json").read_text())
-    return summary["bytes"], peaks_mb(watch.used.values())
+    return summary["bytes"], {tier: peaks[tier] for tier in TIERS}
 
 
 def main() -> int:

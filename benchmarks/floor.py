@@ -20,14 +20,9 @@ from numpy.typing import NDArray
 from benchmarks.suite.observed import resident_mb
 from fedstrata.v1 import rounds_pb2 as pb
 
-CHUNK = 1 << 20
+CHUNK = 1 << 20  # bytes
 METHOD = "/floor.Floor/Echo"
 OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
-
-
-def chunks_of(data: bytes) -> list[bytes]:
-    """Return the data in pieces of at most 1 MiB."""
-    return [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
 
 
 class Floor:
@@ -55,8 +50,9 @@ class Floor:
             self._model = self._sum / np.float32(self._clients)
         self._started = now
         self._sum = np.zeros_like(self._model)
-        parts = chunks_of(self._model.tobytes())
-        self._parts = [pb.ModelPart(data=data).SerializeToString() for data in parts]
+        data = self._model.tobytes()
+        parts = [pb.ModelPart(data=data[start : start + CHUNK]) for start in range(0, len(data), CHUNK)]
+        self._parts = [part.SerializeToString() for part in parts]
         self._open[number].set()
 
     async def echo(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> AsyncIterator[bytes]:

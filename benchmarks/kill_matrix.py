@@ -36,18 +36,6 @@ from pathlib import Path
 from emulator.commands.main import execute
 from fedstrata.errors import EXIT_INTERRUPTED
 
-# Model and update have two chunks, so that a process can be killed between them.
-EXPERIMENT = """
-name: kill-matrix
-partition:
-  kind: tasks
-  tasks:
-    - {name: low, labels: [0, 1, 2, 3, 4], devices: 3, examples_per_device: 60}
-    - {name: high, labels: [5, 6, 7, 8, 9], devices: 3, examples_per_device: 60}
-model: {name: mlp, hidden: [4200]}
-method: {name: one_shot, clusters: 2}
-training: {global_rounds: 3, lps_rounds_per_global_round: 2, local_steps: 2, batch_size: 16}
-"""
 LAST_LPS_ROUND, LAST_GLOBAL_ROUND = 5, 2
 DEVICES = tuple(f"device-{index:03d}" for index in range(6))
 Fault = dict[str, object]
@@ -95,21 +83,13 @@ class Came:
     timeline: str = ""
     excluded: str = ""
 
+    def agrees(self, expected: "Came") -> bool:
+        """Return whether the run completed with the same hashes as the undisturbed run."""
+        return self.exit_code == 0 and self == expected
+
     def __str__(self) -> str:
         timeline = f" timeline {self.timeline} excluded {self.excluded}" if self.timeline else ""
         return f"models {self.models}{timeline}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Hold the result of one draw."""
-
-    number: int
-    faults: str
-    killed: int  # the number of drawn kills that happened
-    came: Came
-    is_same: bool
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,21 +120,15 @@ class Matrix:
             name = "undisturbed" if processes is None else f"undisturbed-{processes}"
             yield name, self.run(name, [], processes)
 
-    def outcomes(self, expected: Came, draws: int, seed: int) -> Iterator[Outcome]:
-        """Yield the outcome of each draw. Every third draw has two kills."""
+    def draws(self, expected: Came, count: int, seed: int) -> Iterator[tuple[Came, list[object]]]:
+        """Yield the hashes of each draw, and its row in draws.csv. Every third draw has two kills."""
         rng = random.Random(seed)
-        for number in range(draws):
+        for number in range(count):
             faults = [draw(rng) for _ in range(2 if number % 3 == 2 else 1)]
             began, name = time.monotonic(), f"draw-{number:03d}"
             came = self.run(name, faults, self.device_processes[number % len(self.device_processes)])
-            yield Outcome(
-                number=number,
-                faults=json.dumps(faults),
-                killed=restarts(self.out / name),
-                came=came,
-                is_same=came.exit_code == 0 and came == expected,
-                seconds=time.monotonic() - began,
-            )
+            seconds, killed = round(time.monotonic() - began, 1), restarts(self.out / name)
+            yield came, [number, killed, came.exit_code, came.agrees(expected), seconds, json.dumps(faults), came]
 
 
 def came_of(folder: Path, exit_code: int) -> Came:
@@ -193,7 +167,7 @@ def parsed() -> argparse.Namespace:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--hidden", type=int, default=4200, help="units of the hidden layer")
     arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--experiment", type=Path, help="use this experiment file, not the one in this program")
+    arguments.add_argument("--experiment", type=Path, default=Path(__file__).with_suffix(".yaml"), help="another file")
     arguments.add_argument("--device-processes", type=int, nargs="+", default=[None], metavar="N")
     arguments.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one key of the experiment; repeatable"
@@ -205,7 +179,7 @@ def main() -> int:
     options = parsed()
     options.out.mkdir(parents=True)
     matrix = Matrix(
-        experiment=options.experiment.read_text(encoding="utf-8") if options.experiment else EXPERIMENT,
+        experiment=options.experiment.read_text(encoding="utf-8"),
         changes=[f"model.hidden=[{options.hidden}]", *options.set],
         device_processes=options.device_processes,
         out=options.out,
@@ -214,21 +188,20 @@ def main() -> int:
     for name, each in matrix.undisturbed():
         print(name, each, flush=True)
         came.append(each)
-    failed = sum(each.exit_code != 0 or each != came[0] for each in came)
-    print(f"{len(came) - failed} of {len(came)} undisturbed runs agree", flush=True)
+    alike = sum(each.agrees(came[0]) for each in came)
+    print(f"{alike} of {len(came)} undisturbed runs agree", flush=True)
     with (options.out / "draws.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["draw", "killed", "exit_code", "same", "seconds", "faults", "result"])
         same = 0
-        for outcome in matrix.outcomes(came[0], options.draws, options.seed):
-            row = [outcome.number, outcome.killed, outcome.came.exit_code, outcome.is_same, round(outcome.seconds, 1)]
-            writer.writerow([*row, outcome.faults, outcome.came])
+        for each, row in matrix.draws(came[0], options.draws, options.seed):
+            writer.writerow(row)
             file.flush()
-            print(*row, outcome.faults, outcome.came, flush=True)
-            same += outcome.is_same
+            print(*row, flush=True)
+            same += each.agrees(came[0])
     what = "models and timeline" if came[0].timeline else "models"
     print(f"{same} of {options.draws} draws gave the {what} of the undisturbed run")
-    return 1 if failed or same < options.draws else 0
+    return 1 if alike < len(came) or same < options.draws else 0
 
 
 if __name__ == "__main__":

@@ -7,26 +7,21 @@ without the example, for normal features. Eigenvectors are attacked as in `bench
 mean error of a label's count.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from benchmarks.privacy import CLOTHES, EIGENVECTORS, OTHERS, SEEDS, SIZES, advantage, figure, spectrum
-from fedstrata.datasets import load_dataset
-from fedstrata.experiment import DataSettings
+from benchmarks import privacy
+from benchmarks.privacy import Areas, Labels
 from fedstrata.experiment.privacy import ProfilePrivacy
 from fedstrata.methods.profiles.label_means import label_sums, noise_deviation, noised, projected
 from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.noise import ResearchNoise
 
-Labels = NDArray[np.int64]
-EXAMPLES, CLASSES = 20000, 10
+CLASSES = 10
 SETTINGS: Mapping[str, tuple[int, float | None]] = {  # (m, ε)
     "label means, m 64": (64, None),
     "label means, m 16": (16, None),
@@ -66,21 +61,15 @@ def guesses(sent: Matrix, deviation: float, points: Matrix, labels: Labels, publ
     return found
 
 
-def attacked(
-    rows: Matrix, labels: Labels, sizes: Sequence[int]
-) -> tuple[dict[str, dict[int, list[float]]], dict[str, list[float]]]:
+def attacked(rows: Matrix, labels: Labels, sizes: Sequence[int]) -> tuple[Areas, dict[str, list[float]]]:
     """Return, by kind of answer and size of the device, the area under the ROC curve for each seed. Also return, by
     kind of answer, the errors of label counts.
     """
-    eigenvectors = f"{EIGENVECTORS} eigenvectors"
-    areas: dict[str, dict[int, list[float]]] = {name: {n: [] for n in sizes} for name in (eigenvectors, *SETTINGS)}
+    areas: dict[str, dict[float, list[float]]] = {name: {n: [] for n in sizes} for name in SETTINGS}
     errors: dict[str, list[float]] = {name: [] for name in SETTINGS}
-    for seed in SEEDS:
+    for seed in privacy.SEEDS:
         order = np.random.default_rng([seed, 0x617474]).permutation(len(rows))
-        others, known = order[-OTHERS:], order[max(sizes) : -OTHERS]
-        for size in sizes:
-            shared = spectrum(rows[order[:size]], None, seed).profile(EIGENVECTORS).astype(np.float64)
-            areas[eigenvectors][size].append(advantage(rows[order[:size]], rows[others], shared))
+        others, known = order[-privacy.OTHERS :], order[max(sizes) : -privacy.OTHERS]
         for name, (width, epsilon) in SETTINGS.items():
             points = projected(rows, width, seed, clip=1.0)
             for size in sizes:
@@ -91,32 +80,17 @@ def attacked(
                 areas[name][size].append(float(roc_auc_score([1] * size + [0] * len(others), found)))
                 counts = np.bincount(labels[members], minlength=CLASSES)
                 errors[name].append(float(np.abs(sent[:, -2] - counts).mean()))
-    return areas, errors
+    [eigenvectors] = privacy.attacked(rows, sizes, [None]).values()
+    return {f"{privacy.EIGENVECTORS} eigenvectors": eigenvectors, **areas}, errors
 
 
 def main() -> None:
     """Attack, print the table and draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--figure", type=Path, required=True)
-    parser.add_argument(
-        "--sizes", type=int, nargs="+", default=SIZES, help="numbers of examples of the attacked device"
-    )
-    asked = parser.parse_args()
-    train = load_dataset(DataSettings(name="fashion-mnist"), 0).train
-    there = np.flatnonzero(np.isin(train.labels, CLOTHES))[:EXAMPLES]
-    examples = train.take(there)
-    rows = examples.inputs.astype(np.float64).reshape(len(there), -1)
-    areas, errors = attacked(rows, examples.labels, asked.sizes)
-    print(f"| examples of the device | {' | '.join(areas)} |\n|---:|{'---:|' * len(areas)}")
-    for size in asked.sizes:
-        row = [f"{fmean(each[size]):.2f} ± {stdev(each[size]):.2f}" for each in areas.values()]
-        print(f"| {size} | {' | '.join(row)} |")
+    asked = privacy.options_of(__doc__).parse_args()
+    areas, errors = attacked(*privacy.clothes(), asked.sizes)
+    privacy.show(areas, asked.sizes, asked.figure)
     said = [f"{fmean(errors[name]):.1f}" if name in errors else "" for name in areas]
     print(f"| error of a label's count | {' | '.join(said)} |")
-    lines: dict[str, dict[float, tuple[float, float]]] = {
-        name: {size: (fmean(each), stdev(each)) for size, each in points.items()} for name, points in areas.items()
-    }
-    figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=asked.sizes)
 
 
 if __name__ == "__main__":

@@ -57,10 +57,8 @@ def measure(devices: int, examples: int) -> tuple[float, float, float, float]:
     method.plan(Moment.BEFORE, answers, None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    found = np.empty(devices, int)
-    for number, cluster in enumerate(plan.clusters):
-        found[list(cluster)] = number
     answered = sum(arrays[SUMS].nbytes for arrays in given.values())
+    found = [plan.cluster_of(device) for device in range(devices)]
     index = adjusted_rand_score([device % GROUPS for device in range(devices)], found)
     return seconds, answered / MEBI, peak / MEBI, float(index)
 

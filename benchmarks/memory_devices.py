@@ -8,15 +8,14 @@ data set of that shape. Prints the peak resident size of that process (VmHWM), a
 """
 
 import argparse
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suite.observed import peaks_mb, processes
-from benchmarks.suite.programs import python, started
+from benchmarks.suite.observed import peaks_of_run
+from benchmarks.suite.programs import python
 from emulator.estimates.sizing import PUBLISHED, device_memory
 from fedstrata.datasets import Examples
 from fedstrata.datasets.examples import Dataset
@@ -54,14 +53,10 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, b
 
 def peak_mb(experiment: Experiment, folder: Path) -> float:
     """Return the peak size of the process with all devices, until it has evaluated the final model."""
-    path, peak = folder / "memory.yaml", 0.0
+    path = folder / "memory.yaml"
     path.write_text(experiment.to_yaml(), encoding="utf-8")
-    words = ["-m", "emulator", "run", str(path), "--out", str(folder / "run"), "--device-processes", "1", "--json"]
-    with started(python(*words), timeout_s=600, log=folder / "errors.log") as process:
-        for line in process.stdout or ():
-            if json.loads(line).get("phase") in {"training", "evaluation", "completed"}:
-                peak = max(peak, peaks_mb(processes(process.pid).values()).get("device", 0.0))
-    return peak
+    command = python("-m", "emulator", "run", str(path), "--out", str(folder / "run"), "--device-processes", "1")
+    return peaks_of_run(command, timeout_s=600, log=folder / "errors.log")["device"]
 
 
 def main() -> None:

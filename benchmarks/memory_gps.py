@@ -10,17 +10,12 @@ MB.
 
 import argparse
 import asyncio
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-import grpc
-
-from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, Who, enrol
+from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, enrol, service
 from benchmarks.suite.observed import resident_mb
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
@@ -51,63 +46,29 @@ def shared_layout(experiment: Experiment) -> Layout:
     return model.layout.select(model.shared)
 
 
-class Cluster(Child):
-    """Take part as the LPS of a cluster. Each value of its aggregate is the same number."""
-
-    def who(self, experiment: Experiment, index: int) -> Who:
-        """Return the ids of an LPS, which calls for its cluster."""
-        name = f"lps-{index}"
-        return Who(experiment.run_id, name, name)
-
-    def layout(self, experiment: Experiment) -> Layout:
-        """Return the layout of the shared layers."""
-        return shared_layout(experiment)
-
-    def fetch(self, request: Any) -> Any:
-        """Call the GPS so that it streams the shared layers down."""
-        return self.stub.FetchShared(request)
-
-    def submit(self, parts: Any) -> Any:
-        """Call the GPS so that it streams the aggregate up."""
-        return self.stub.SubmitAggregate(parts)
-
-    async def evaluate(self, number: int) -> bool:
-        """Return True: after the last global round the GPS waits for reports, which this benchmark does not send."""
-        return True
-
-
-async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, float, float]:
-    """Return the size of the shared layers, the GPS's memory before the first device, and its peak memory, in MB of
-    10⁶ bytes.
-    """
-    experiment = experiment_of(clusters, model_mb)
-    (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
-    gps = subprocess.Popen(  # noqa: ASYNC220  # it starts while nothing else is to be done
-        [sys.executable, "-m", "gps", "--experiment", str(folder / "experiment.yaml"), "--state", str(folder / "gps"),
-         "--lps-backend", "local", "--exit-with-parent"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / "gps.log").open("wb"), text=True,
-    )  # fmt: skip
-    try:
-        assert gps.stdout is not None
-        address = str(json.loads(gps.stdout.readline())["grpc"])
-        before = resident_mb(gps.pid, "VmRSS")
-        await enrol(address, experiment)
-        connection = Connection(address, OPEN)
-        async with grpc.aio.insecure_channel(address) as calls:
-            for index in range(clusters):
-                request = pb.RegisterLpsRequest(
-                    lps_id=f"lps-{index}", address="127.0.0.1:9", experiment_sha256=experiment.digest
+async def measure(experiment: Experiment, layout: Layout, folder: Path) -> tuple[float, float]:
+    """Return the GPS's memory before the first device, and its peak memory, in MB of 10⁶ bytes."""
+    names = [f"lps-{index}" for index in range(experiment.device_count)]
+    with service("gps", experiment, folder, "--lps-backend", "local") as (number, address):
+        before = resident_mb(number, "VmRSS")
+        async with Connection(address, OPEN) as calls:
+            gps = GpsServiceStub(calls)
+            await enrol(gps, experiment)
+            for name in names:
+                known = {"lps_id": name, "address": "127.0.0.1:9", "experiment_sha256": experiment.digest}
+                await gps.RegisterLps(pb.RegisterLpsRequest(**known))
+        async with Connection(address, OPEN) as channel:
+            stub, gate = GpsServiceStub(channel), asyncio.Semaphore(len(names))
+            clusters = [
+                Child(
+                    ids={"run_id": experiment.run_id, "child_id": name, "home_id": name},
+                    layout=layout, fetch=stub.FetchShared, submit=stub.SubmitAggregate,
                 )
-                await GpsServiceStub(calls).RegisterLps(request)
-        gate = asyncio.Semaphore(clusters)
-        stub = GpsServiceStub(connection.channel)
-        await asyncio.gather(*(Cluster(stub, experiment, index, gate).run() for index in range(clusters)))
-        peak = resident_mb(gps.pid)
-        await connection.close()
-    finally:
-        gps.terminate()
-        gps.wait()
-    return 4 * shared_layout(experiment).size / 1e6, before, peak
+                for name in names
+            ]  # fmt: skip
+            await asyncio.gather(*(cluster.run(gate) for cluster in clusters))
+            peak = resident_mb(number)
+    return before, peak
 
 
 def main() -> int:
@@ -118,8 +79,11 @@ def main() -> int:
     print("clusters  shared MB  before MB  peak MB  growth in models")
     exceeded = False
     for clusters in options.clusters:
+        experiment = experiment_of(clusters, options.model_mb)
+        layout = shared_layout(experiment)
+        size = layout.float32_bytes / 1e6
         with tempfile.TemporaryDirectory() as folder:
-            size, before, peak = asyncio.run(measure(clusters, options.model_mb, Path(folder)))
+            before, peak = asyncio.run(measure(experiment, layout, Path(folder)))
         exceeded |= peak - before > LIMIT_MODELS * size + CONSTANT_MB
         print(f"{clusters:8d}  {size:9.1f}  {before:9.1f}  {peak:7.1f}  {(peak - before) / size:16.2f}", flush=True)
     return 1 if exceeded else 0

@@ -10,10 +10,12 @@ updates table.csv --figure updates.svg` what `fedstrata sweep experiments/sweeps
 import argparse
 import csv
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
@@ -24,7 +26,9 @@ from fedstrata.methods.profiles.private_profiles import private_spectrum
 from fedstrata.methods.profiles.relevance import Matrix, Spectrum, spectrum_of
 from fedstrata.noise import ResearchNoise
 
-CLOTHES = (0, 1, 2, 3, 4, 6)
+Labels = NDArray[np.int64]
+Areas = Mapping[str, Mapping[float, list[float]]]  # by kind of answer and size of the device, one per seed
+CLOTHES, EXAMPLES = (0, 1, 2, 3, 4, 6), 20000
 SEEDS = range(3, 8)
 SIZES = (5, 20, 50, 100, 200, 1000)  # numbers of examples of the device
 EPSILONS = (None, 64.0, 16.0)
@@ -46,33 +50,36 @@ def advantage(members: Matrix, others: Matrix, shared: Matrix) -> float:
     return float(roc_auc_score([1] * len(members) + [0] * len(others), inside))
 
 
-def attacked(rows: Matrix, sizes: Sequence[int]) -> dict[tuple[float | None, int], list[float]]:
-    """Return, by ε and size of the device, the area under the ROC curve for each seed. The rows, shape (N, d), are raw
-    pixels.
+def attacked(rows: Matrix, sizes: Sequence[int], epsilons: Sequence[float | None] = EPSILONS) -> Areas:
+    """Return, by noise and size of the device, the area under the ROC curve for each seed. The rows, shape (N, d), are
+    raw pixels.
     """
-    found: dict[tuple[float | None, int], list[float]] = {(e, size): [] for e in EPSILONS for size in sizes}
+    found: dict[float | None, dict[float, list[float]]] = {e: {size: [] for size in sizes} for e in epsilons}
     for seed in SEEDS:
         order = np.random.default_rng([seed, 0x617474]).permutation(len(rows))
         others = rows[order[-OTHERS:]]
-        for (epsilon, size), areas in found.items():
+        for epsilon, size in product(epsilons, sizes):
             members = rows[order[:size]]
             shared = spectrum(members, epsilon, seed).profile(EIGENVECTORS).astype(np.float64)
-            areas.append(advantage(members, others, shared))
-    return found
+            found[epsilon][size].append(advantage(members, others, shared))
+    return {"no noise" if epsilon is None else f"ε {epsilon:g}": areas for epsilon, areas in found.items()}
 
 
-def attack(sizes: Sequence[int]) -> dict[str, dict[float, list[float]]]:
-    """Print a table with a row per size and a column per ε. Return the values for the figure."""
+def clothes() -> tuple[Matrix, Labels]:
+    """Return raw pixels (N, d) and labels of the first examples of the attacked classes."""
     train = load_dataset(DataSettings(name="fashion-mnist"), 0).train
-    there = np.isin(train.labels, CLOTHES)
-    rows = np.asarray(train.inputs[np.flatnonzero(there)[:20000]], np.float64).reshape(20000, -1)
-    found = attacked(rows, sizes)
-    names = {epsilon: "no noise" if epsilon is None else f"ε {epsilon:g}" for epsilon in EPSILONS}
-    print(f"| examples of the device | {' | '.join(names.values())} |\n|---:|{'---:|' * len(EPSILONS)}")
+    examples = train.take(np.flatnonzero(np.isin(train.labels, CLOTHES))[:EXAMPLES])
+    return examples.inputs.astype(np.float64).reshape(len(examples), -1), examples.labels
+
+
+def show(areas: Areas, sizes: Sequence[int], path: Path) -> None:
+    """Print a table with a row per size and a column per kind of answer, and draw a line per kind of answer."""
+    lines = {name: {n: (fmean(v), stdev(v)) for n, v in points.items()} for name, points in areas.items()}
+    print(f"| examples of the device | {' | '.join(lines)} |\n|---:|{'---:|' * len(lines)}")
     for size in sizes:
-        said = [f"{fmean(found[e, size]):.2f} ± {stdev(found[e, size]):.2f}" for e in EPSILONS]
+        said = ["{:.2f} ± {:.2f}".format(*points[size]) for points in lines.values()]
         print(f"| {size} | {' | '.join(said)} |")
-    return {names[e]: {size: found[e, size] for size in sizes} for e in EPSILONS}
+    figure(lines, path, across="examples of the device", up="area under the ROC curve", ticks=sizes)
 
 
 def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
@@ -139,20 +146,24 @@ def figure(
     drawing.savefig(path, metadata={"Date": None})
 
 
-def main() -> None:
-    """Attack, or draw a figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["attack", "draw", "updates"])
-    parser.add_argument("table", type=Path, nargs="?")
+def options_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that both attacks have."""
+    parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--figure", type=Path, required=True)
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=SIZES, help="numbers of examples of the attacked device"
     )
+    return parser
+
+
+def main() -> None:
+    """Attack, or draw a figure."""
+    parser = options_of(__doc__)
+    parser.add_argument("what", choices=["attack", "draw", "updates"])
+    parser.add_argument("table", type=Path, nargs="?")
     asked = parser.parse_args()
     if asked.what == "attack":
-        told = attack(asked.sizes)
-        lines = {name: {n: (fmean(v), stdev(v)) for n, v in points.items()} for name, points in told.items()}
-        figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=asked.sizes)
+        show(attacked(clothes()[0], asked.sizes), asked.sizes, asked.figure)
     else:
         if asked.table is None:
             parser.error(f"{asked.what} needs the table")

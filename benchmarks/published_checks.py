@@ -40,10 +40,8 @@ def synthetic(mu: float, rounds: int) -> list[float]:
             for _ in range(20):
                 order = rng.permutation(own)
                 for batch in (order[first : first + 10] for first in range(0, len(order), 10)):
-                    scores = inputs[batch] @ weights
-                    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-                    errors = shares / shares.sum(axis=1, keepdims=True) - targets[batch]
-                    weights -= 0.01 * (inputs[batch].T @ errors / len(batch) + mu * (weights - received))
+                    gradient = _gradient(weights, (inputs[batch], targets[batch]))
+                    weights -= 0.01 * (gradient + mu * (weights - received))
             total, count = total + len(own) * weights, count + len(own)
         received = total / count
         accuracies.append(100 * float((np.argmax(tests @ received, axis=1) == data.test.labels).mean()))

@@ -145,13 +145,14 @@ def main() -> None:
     for name, _, changes in (link.partition("=") for link in options.link):
         of_link = links[name] = {}
         for cell in sorted((options.sweep / "runs").iterdir()):
-            of_link[cell.name] = [timed(run, [c for c in changes.split(";") if c]) for run in sorted(cell.iterdir())]
+            runs = sorted(cell.glob("seed-*"))
+            of_link[cell.name] = [timed(run, [c for c in changes.split(";") if c]) for run in runs]
         levels = " | ".join(f"{level:g} %" for level in options.levels)
         print(f"\n{name}, seconds\n\n| cell | grouped | {levels} | in all |")
         print("|---|" + "---:|" * (len(options.levels) + 2))
-        for cell_name, runs in of_link.items():
-            reached = [said([run.reaches(level / 100) for run in runs]) for level in options.levels]
-            ends = [said([run.grouping_s for run in runs]), *reached, said([run.seconds for run in runs])]
+        for cell_name, times in of_link.items():
+            reached = [said([run.reaches(level / 100) for run in times]) for level in options.levels]
+            ends = [said([run.grouping_s for run in times]), *reached, said([run.seconds for run in times])]
             print(f"| {cell_name} | {' | '.join(ends)} |")
     if options.out is not None:
         draw(links, options.out)

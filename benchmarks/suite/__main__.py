@@ -50,9 +50,8 @@ def parse() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, folder: Path, console: Console) -> Results:
     """Run the requested parts. A part that fails is reported, and the other parts continue."""
-    peers = (
-        options.peers.absolute() if options.peers else None
-    )  # not resolved, because in an environment `python` is a link
+    # not resolved, because in an environment `python` is a link
+    peers = options.peers.absolute() if options.peers else None
     if peers and not machine.peer_versions(peers, folder):
         peers = None
     repeats = options.repeats or (1 if options.quick else 3)

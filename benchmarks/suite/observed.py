@@ -3,12 +3,12 @@
 import json
 import os
 import statistics
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.suite.programs import ProgramError, output_of, python, started
 
@@ -29,7 +29,6 @@ class Process:
 class Observed:
     """Hold the measurements of one run."""
 
-    whole_s: float  # the time of the command, from start to end
     round_s: float  # median time between the ends of two global rounds
     cpu_s: dict[str, float]  # per global round, by tier
     peak_mb: dict[str, float]  # VmHWM of the largest process, by tier
@@ -54,21 +53,31 @@ def seconds_of_a_round(
 
 def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
     """Run an experiment in a new folder, and look at its processes at every round."""
-    command = [*_run(experiment, folder, settings), "--json"]
-    began, snapshots, peaks = time.perf_counter(), dict[int, dict[int, Process]](), dict[str, float]()
-    with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
-        if process.stdout is None:
-            raise ProgramError("the program was started without a pipe")
-        for line in process.stdout:
-            told = json.loads(line)
-            if told.get("phase") == "training" and told["global_round"] not in snapshots:
-                snapshots[told["global_round"]] = processes(process.pid)
-            elif told.get("phase") in {"evaluation", "completed"}:
-                peaks = peaks_mb(processes(process.pid).values()) or peaks
-        process.wait()
-        whole = time.perf_counter() - began
+    command = _run(experiment, folder, settings)
+    snapshots, peaks = dict[int, dict[int, Process]](), dict[str, float]()
+    for told, pid in _events(command, timeout_s=timeout_s, log=folder / "errors.log"):
+        if told.get("phase") == "training" and told["global_round"] not in snapshots:
+            snapshots[told["global_round"]] = processes(pid)
+        elif told.get("phase") in {"evaluation", "completed"}:
+            peaks = peaks_mb(processes(pid).values()) or peaks
     round_s = _median_of_rounds(folder, warm_up=1)
-    return Observed(whole_s=whole, round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
+    return Observed(round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
+
+
+def peaks_of_run(command: Sequence[str], *, timeout_s: float, log: Path) -> dict[str, float]:
+    """Run an experiment, and return by tier the peak memory of the largest process, until the end of the evaluation."""
+    seen: dict[int, Process] = {}
+    for told, pid in _events(command, timeout_s=timeout_s, log=log):
+        if told.get("phase") in {"training", "evaluation", "completed"}:
+            seen |= processes(pid)
+    return peaks_mb(seen.values())
+
+
+def _events(command: Sequence[str], *, timeout_s: float, log: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Run `fedstrata run`, and yield each event of the run with the number of the process."""
+    with started([*command, "--json"], timeout_s=timeout_s, log=log) as process:
+        for line in process.stdout or ():
+            yield json.loads(line), process.pid
 
 
 def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:

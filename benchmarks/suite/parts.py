@@ -5,13 +5,13 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from benchmarks.suite.observed import observe, seconds_of_a_round
 from benchmarks.suite.programs import ROOT, ProgramError, output_of, python
-from benchmarks.suite.results import Aim, Point, Row
+from benchmarks.suite.results import Aim, Axis, Point, Row
 from benchmarks.suite.work import write_work
 from fedstrata.errors import DataError
 
@@ -206,51 +206,16 @@ def echo(setting: Setting) -> Iterator[Row]:
     """Measure rounds of 20 devices that return the received model, and for comparison plain grpcio."""
     devices, works = (5, QUICK_ECHO) if setting.is_quick else (20, ECHO)
     for mb, (rounds, repeats) in works.items():
-        told = _echo(setting, devices, mb, rounds, repeats)
+        words = [
+            "-m", "benchmarks.echo", "--json", "--devices", str(devices), "--mb", f"{mb:g}",
+            "--rounds", str(rounds), "--repeats", str(repeats),
+        ]  # fmt: skip
+        told = json.loads(output_of(python(*words), timeout_s=60 * repeats, folder=setting.new_folder()))
         work = f"{devices} devices × {mb:g} MB"
         for place, unit in enumerate(("s a round", "server's peak MB")):
             ours, theirs = ([pair[place] for pair in told[side]] for side in ("fedstrata", "floor"))
             aim = Aim(sense="at most", limit=1.5) if place == 0 else None
             yield Row(part="echo", measured=work, unit=unit, ours=ours, other="plain grpcio", theirs=theirs, aim=aim)
-
-
-def deployment(setting: Setting) -> Iterator[Row]:
-    """Measure rounds of 10 devices that return the received model, and for comparison Flower's deployment engine."""
-    if setting.peers is None:
-        return
-    words = ("--devices", "10", "--bytes", "100000", "--rounds", "3")
-    measures = {
-        "fedstrata": lambda: _echo(setting, 10, 0.1, 20, 1)["fedstrata"][0][0],
-        "Flower deployment": lambda: median_of(peer(setting, "flower_deployment.py", words, 240), 1),
-    }
-    results = in_turn(setting, measures, 1)
-    yield from beside(
-        "deployment", "10 devices × 0.1 MB echo", results, {"Flower deployment": Aim(sense="at least", limit=100)}
-    )
-
-
-def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) -> dict[str, list[list[float]]]:
-    """Return seconds and peak MB of each repeat, for Fedstrata and for the floor."""
-    words = [
-        "-m", "benchmarks.echo", "--json", "--devices", str(devices), "--mb", f"{mb:g}",
-        "--rounds", str(rounds), "--repeats", str(repeats),
-    ]  # fmt: skip
-    told: dict[str, list[list[float]]] = json.loads(
-        output_of(python(*words), timeout_s=60 * repeats, folder=setting.new_folder())
-    )
-    return told
-
-
-def fold(setting: Setting) -> Iterator[Row]:
-    """Measure one update of 100 MB that is sent, checked and added exactly. The comparison is an unchecked stream."""
-    mb = 10 if setting.is_quick else 100
-    words = ["-m", "benchmarks.fold", "--json", "--mb", str(mb)]
-    told = json.loads(output_of(python(*words), timeout_s=120, folder=setting.new_folder()))
-    aim = Aim(sense="at least", limit=0.7)
-    yield Row(
-        part="fold", measured=f"one update of {mb} MB", unit="s", ours=told["fedstrata"],
-        other="raw stream", theirs=told["raw"], aim=aim,
-    )  # fmt: skip
 
 
 def start(setting: Setting) -> Iterator[Row]:
@@ -327,7 +292,7 @@ model: {{name: mlp, hidden: [{hidden}]}}
 method: {{name: random, clusters: {lps}}}
 training: {{global_rounds: {rounds}, local_epochs: 1, batch_size: 25, optimiser: {{learning_rate: 0.05}}}}
 """
-AXES = {
+AXES: dict[Axis, list[tuple[int, int, int]]] = {
     "devices": [(100, 32, 1), (300, 32, 1), (1000, 32, 1)],
     "model": [(100, 32, 1), (100, 120, 1), (100, 400, 1), (100, 1200, 1)],
     "lps": [(100, 32, 1), (100, 32, 3), (100, 32, 10)],
@@ -345,10 +310,10 @@ def growth(setting: Setting) -> Iterator[Point]:
                 except ProgramError as error:
                     setting.note(f"growth at {size} is left out: {' '.join(str(error).split())[:500]}")
                     continue
-            yield Point(**{**vars(known[size]), "axis": axis})
+            yield replace(known[size], axis=axis)
 
 
-def _grown(setting: Setting, axis: str, devices: int, hidden: int, lps: int) -> Point:
+def _grown(setting: Setting, axis: Axis, devices: int, hidden: int, lps: int) -> Point:
     folder = setting.new_folder()
     text = GROWTH.format(devices=devices, hidden=hidden, lps=lps, rounds=6 if setting.is_quick else 8)
     (folder / "growth.yaml").write_text(text, encoding="utf-8")
@@ -356,9 +321,8 @@ def _grown(setting: Setting, axis: str, devices: int, hidden: int, lps: int) -> 
     shutil.rmtree(folder)
     size = 4e-6 * ((784 + 1) * hidden + (hidden + 1) * 10)
     return Point(
-        axis="devices" if axis == "devices" else "model" if axis == "model" else "lps",
-        devices=devices, model_mb=size, lps=lps, wall_s=seen.round_s, cpu_s=seen.cpu_s, peak_mb=seen.peak_mb,
-    )  # fmt: skip
+        axis=axis, devices=devices, model_mb=size, lps=lps, wall_s=seen.round_s, cpu_s=seen.cpu_s, peak_mb=seen.peak_mb
+    )
 
 
 ROW_PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
@@ -367,8 +331,6 @@ ROW_PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "hundred": hundred,
     "modules": modules,
     "echo": echo,
-    "deployment": deployment,
-    "fold": fold,
     "flute": flute,
     "workers": workers,
 }

@@ -77,7 +77,5 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _signal(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return

@@ -7,7 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
+from fedstrata.store import write_aside
+
 Times = list[float]
+Axis = Literal["devices", "model", "lps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class Row:
 class Point:
     """Hold the cost of a global round at one size: CPU seconds by tier, and the largest peak memory of a process."""
 
-    axis: Literal["devices", "model", "lps"]
+    axis: Axis
     devices: int
     model_mb: float
     lps: int
@@ -78,23 +83,13 @@ class Results:
         """Write the results as JSON. The file is either complete or absent."""
         rows = [asdict(row) | {"ratios": row.ratios, "is_met": row.is_met} for row in self.rows]
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(asdict(self) | {"rows": rows}, indent=1), encoding="utf-8")
-        part.rename(path)
+        with write_aside(path, durable=False) as file:
+            file.write(json.dumps(asdict(self) | {"rows": rows}, indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> "Results":
         """Return the results in a file that `write` wrote."""
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        rows = [_row(entry) for entry in kept.pop("rows")]
-        points = [Point(**entry) for entry in kept.pop("points")]
-        return cls(rows=rows, points=points, **kept)
-
-
-def _row(entry: dict[str, Any]) -> Row:
-    derived = {"ratios", "is_met", "aim"}
-    aim = Aim(**entry["aim"]) if entry["aim"] else None
-    return Row(aim=aim, **{key: value for key, value in entry.items() if key not in derived})
+        return TypeAdapter(cls).validate_json(path.read_bytes())
 
 
 def spread(values: Sequence[float]) -> str:

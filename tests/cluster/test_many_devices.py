@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.enrolment import FILE, TIERS
 from benchmarks.suite.observed import TICKS
 from tests.cluster.conftest import VALUES, Lab
 from tests.support.records import summary
@@ -25,6 +24,16 @@ DEVICES, PODS = (int(os.environ.get(*each)) for each in (
     ("FEDSTRATA_MANY_DEVICES", "10000"), ("FEDSTRATA_DEVICE_PODS", "4"),
 ))  # fmt: skip
 LPSS = 10
+TIERS = ("gps", "lps", "device")
+FILE = """
+name: many
+data: {{name: fashion-mnist}}
+partition: {{kind: iid, devices: {devices}, examples_per_device: {examples}}}
+model: {{name: mlp, hidden: [32]}}
+method: fedavg
+topology: {{lps: {lps}}}
+training: {{global_rounds: 3, lps_rounds_per_global_round: 1}}
+"""
 TIMEOUT_S = 1200
 USED = """
 grep VmHWM /proc/1/status
@@ -68,7 +77,7 @@ def table(used: dict[str, list[Used]]) -> str:
 @pytest.mark.skipif(not DATA_SETS, reason="needs FEDSTRATA_DATA_SETS (see head)")
 def test_thousands_of_devices_in_a_few_pods_complete(lab: Lab, tmp_path: Path) -> None:
     file, chosen, out = tmp_path / "many.yaml", tmp_path / "values.yaml", tmp_path / "out"
-    file.write_text(FILE.format(data="fashion-mnist", devices=DEVICES, examples=min(60, 60_000 // DEVICES), lps=LPSS))
+    file.write_text(FILE.format(devices=DEVICES, examples=min(60, 60_000 // DEVICES), lps=LPSS))
     device = {"nodeSelector": {"tier": "edge"}, "devicesPerPod": -(-DEVICES // PODS)}  # of memory what `up` works out
     values = {**VALUES, "data": {"type": "hostPath", "hostPath": DATA_SETS}, "device": device}
     chosen.write_text(yaml.safe_dump(values))

@@ -55,24 +55,6 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "echo --devices 3 --mb 0.1 --rounds 2 --repeats 1",
         [r" devices +MB +fedstrata s +floor s +ratio .*", rf" +3 +0.1( +{N}){{5}}"],
     ),
-    "enrolment": (
-        "enrolment --devices 6 --lps 2 --data digits --core-share 0.5",
-        [
-            rf"6 devices, 0.5 of a core a process: {N} s from command to end",
-            rf"enrol {N} s  .*",
-            rf"gps +1 +{N} +{N}",
-            rf"lps +2 +{N} +{N}",
-            r"calls made more than once: \d+; one call at most [12] times",
-        ],
-    ),
-    "fold": (
-        "fold --mb 1 --rounds 3",
-        [rf"1 MB: fedstrata {N} GB/s, raw stream {N} GB/s, ratio {N}"],
-    ),
-    "grouping --runs": (
-        "grouping {folder}/small.yaml --runs {folder}/none",
-        ["0 of 0 runs have the same clusters and the same affinity, to the bit"],
-    ),
     "grouping": (
         "grouping {folder}/small.yaml",
         [r"\|  \| one_shot \|", rf"\|  \| {N} ± {N} \|"],
@@ -119,12 +101,11 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     ),
     "suite": (
         # hundred and growth are what ten is, with more devices; modules takes minutes, and its loop is below;
-        # echo is above, start a whole run once more;
-        # deployment has Flower beside it, which is not here
-        "suite --quick --only ten fold flute workers --json {folder}/bench.json",
+        # echo is above, start a whole run once more
+        "suite --quick --only ten flute workers --json {folder}/bench.json",
         [
-            ".* commit .*", f"(ten|fold|flute|workers): {N} s", r" *10 devices × .*stacked loop.*",
-            " *one update .*raw stream.*", " *1,000 devices, .*", " *all these runs .*met.*",
+            ".* commit .*", f"(ten|flute|workers): {N} s", r" *10 devices × .*stacked loop.*",
+            " *1,000 devices, .*", " *all these runs .*met.*",
         ],
     ),
 }  # fmt: skip

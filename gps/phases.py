@@ -103,10 +103,7 @@ class Phases:
         handovers = -1
         while handovers < len(run.serving.handovers):
             handovers = len(run.serving.handovers)
-            deadline_s = run.experiment.deadlines.gps.deadline_s
-            if deadline_s is not None:  # long enough to find absent LPSs, whose clusters are then adopted
-                deadline_s += run.serving.presence.hold_s
-            await run.changes.wait_until(lambda: not self._unreported(), deadline_s)
+            await run.adoption.wait_until(lambda: not self._unreported())  # clusters of absent LPSs are adopted
             if not self._unreported():
                 return
         for home_id in self._unreported():

@@ -5,7 +5,15 @@ import asyncio
 import json
 import sys
 
-from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
+from fedstrata.errors import (
+    EXIT_HANDSHAKE,
+    EXIT_NETWORK,
+    EXIT_OK,
+    EXIT_RUN_FAILED,
+    AddressError,
+    CertificateError,
+    NotServedError,
+)
 from fedstrata.rpc.client import CallError, Connection
 from fedstrata.trust.files import GPS, OPERATOR
 from fedstrata.trust.security import add_operator_option, security_of
@@ -43,7 +51,7 @@ async def probe(options: argparse.Namespace) -> int:
             async for status in watch:
                 if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):
                     break
-    except (CertificateError, NotServedError) as error:
+    except (AddressError, CertificateError, NotServedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except CallError as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.sleeping import TIMER_S, Changes
 from gps.hosting.backend_calls import BackendCalls
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
@@ -33,8 +33,22 @@ class Adoption:
     async def until_served(self) -> None:
         """If the run has deadlines, wait for a limited time until the LPS of every cluster has registered."""
         if self._deadline_s is not None:
-            longest_s = self._deadline_s + self._serving.presence.hold_s
-            await self._changes.wait_until(lambda: self._serving.are_all_there, longest_s)
+            await self.wait_until(lambda: self._serving.are_all_there)
+
+    async def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Wait until a condition holds. If the run has deadlines, wait at most so long that the watch finds each LPS
+        that is absent from the beginning. If the GPS itself is paused for more than a second, wait longer.
+        """
+        if self._deadline_s is None:
+            await self._changes.wait_until(is_true, None)
+            return
+        loop, presence = asyncio.get_running_loop(), self._serving.presence
+        ends_at = loop.time() - presence.forgiven_s + self._deadline_s + presence.hold_s
+        left_s = ends_at + presence.forgiven_s - loop.time()
+        while not await self._changes.wait_until(is_true, left_s):
+            left_s = ends_at + presence.forgiven_s - loop.time()
+            if left_s <= LONGEST_WAIT_S:
+                return
 
     async def watch(self) -> None:
         """Watch the LPSs during training. If an LPS is absent, let another LPS adopt its clusters, as soon as another
@@ -43,13 +57,14 @@ class Adoption:
         A GPS that was paused does not know which LPSs called during the pause. So each wait is short. If a wait ends
         later than planned, the GPS was paused, and the delay does not count as silence of the LPSs.
         """
-        loop = asyncio.get_running_loop()
-        self._serving.presence.listen()
+        loop, presence = asyncio.get_running_loop(), self._serving.presence
+        presence.listen()
+        looked = loop.time()
         while (check_again_s := self._serving.check_again_s()) is not None:
-            wait_s = min(check_again_s, LONGEST_WAIT_S)
-            due = loop.time() + wait_s
-            await self._changes.wait_until(lambda: bool(self._adoptable()), wait_s)
-            self._serving.presence.forgive(max(0.0, loop.time() - due))
+            due = looked + max(TIMER_S, min(check_again_s, presence.hold_s / 2, LONGEST_WAIT_S))
+            await self._changes.wait_until(lambda: bool(self._adoptable()), due - loop.time())
+            looked = loop.time()
+            presence.forgive(max(0.0, looked - due))
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:

@@ -7,6 +7,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.security import Security
 
+RECONNECT_S = 4.0  # time for a try to connect and a pause, see `CHANNEL_OPTIONS`
 ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after which it counts as absent
 
 
@@ -22,6 +23,7 @@ class LpsPresence:
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._heard = dict.fromkeys(known, float("-inf"))
         self._listening_since = float("inf")
+        self.forgiven_s = 0.0  # in all, see `forgive`
         self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
 
     @property
@@ -38,8 +40,11 @@ class LpsPresence:
         self._listening_since = self._clock()
 
     def forgive(self, seconds: float) -> None:
-        """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then."""
-        now = self._clock()
+        """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then. After a long
+        pause LPSs must connect again, so the time for this does not count either.
+        """
+        now, seconds = self._clock(), seconds + (RECONNECT_S if seconds > self.hold_s else 0.0)
+        self.forgiven_s += seconds
         self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}
         self._listening_since = min(now, self._listening_since + seconds)
 

@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
-from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
+from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, AddressError, CertificateError, NotServedError
 from fedstrata.process.logs import EventLog, configure_logs
 from fedstrata.process.sleeping import Backoff
 from fedstrata.rpc.client import CallError, Connection
@@ -64,4 +64,8 @@ async def follow(options: argparse.Namespace, job: str) -> int:
 if __name__ == "__main__":
     configure_logs()
     with suppress(KeyboardInterrupt):
-        sys.exit(asyncio.run(follow(parse(), os.environ.get("FEDSTRATA_JOB", ""))))
+        try:
+            sys.exit(asyncio.run(follow(parse(), os.environ.get("FEDSTRATA_JOB", ""))))
+        except AddressError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)

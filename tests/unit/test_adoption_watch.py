@@ -14,6 +14,7 @@ from fedstrata.process.sleeping import Changes
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.adoption import Adoption
+from gps.hosting.presence import RECONNECT_S
 from gps.hosting.serving import Serving
 from gps.journal.answers import BEFORE
 from tests.support.gps_parts import GpsParts
@@ -48,10 +49,10 @@ class Watched:
         patch.setattr(self.serving, "check_again_s", counted)
         rounds: Any = SimpleNamespace(global_round=1, server=SimpleNamespace(restart=lambda home_id: None))
         backend: Any = SimpleNamespace(tell=lambda *told, is_warning: None, label_pods=lambda: None)
-        self.watch = Adoption(
+        self.adoption = Adoption(
             gps.experiment, serving=self.serving, rounds=rounds, journal=gps.journal, backend=backend,
             changes=Changes(), tell=lambda: None, log=EventLog("test"),
-        ).watch()  # fmt: skip
+        )  # fmt: skip
 
     async def pass_s(self, seconds: float) -> None:
         """Move the clock, and wait until the watch has looked at it."""
@@ -66,22 +67,27 @@ class Watched:
         return {handover.home_id: handover.lps_id for handover in self.serving.handovers}
 
 
-@pytest.mark.parametrize("paused_s", [0.8 * DEADLINE_S, 1.2 * DEADLINE_S, 10 * DEADLINE_S])
+@pytest.mark.parametrize("paused_s", [0.3 * DEADLINE_S, 0.8 * DEADLINE_S, 1.2 * DEADLINE_S, 10 * DEADLINE_S])
 async def test_a_pause_of_the_gps_is_not_silence_of_its_lpss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paused_s: float
 ) -> None:
     watched = Watched(tmp_path, monkeypatch)
-    watch = asyncio.ensure_future(watched.watch)
+    watch = asyncio.ensure_future(watched.adoption.watch())
     await watched.pass_s(0)
+    waits = asyncio.ensure_future(watched.adoption.wait_until(lambda: False))
     for _ in range(10):  # a third of the deadline, within which a live LPS calls
         await watched.pass_s(1)
     await watched.pass_s(paused_s)
     assert watched.adopted() == {}
-    watched.hear(1, 2)
-    for _ in range(DEADLINE_S - 10):
+    for second in range(DEADLINE_S - 10 + round(RECONNECT_S)):
+        assert second >= DEADLINE_S - 12 or watched.adopted() == {}
         watched.hear(1, 2)
         await watched.pass_s(1)
     assert watched.adopted() == {"lps-0": "lps-1"}
+    assert not waits.done()  # who waits for all LPSs sees the adoption
+    for _ in range(DEADLINE_S):
+        await watched.pass_s(1)
+    assert waits.done()
     watch.cancel()
     with suppress(asyncio.CancelledError):
         await watch

@@ -30,7 +30,7 @@ test: setup ## unit, service and chart tests: no root, no Kubernetes
 test-search: setup ## properties tried on many more examples, drawn anew each time: two minutes
 	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile search --timeout 1200 --numprocesses auto --dist loadfile
 
-test-runs: setup ## whole runs side by side, in many processes, killed, with certificates that change: five minutes
+test-runs: setup ## whole runs side by side, in many processes, killed, replayed, with certificates that change: eight minutes
 	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile --ignore=tests/services/test_fuzz.py
 	$(BIN)/python -m pytest tests/services/test_fuzz.py -m runs  # its bound on memory is of a process of its own
 

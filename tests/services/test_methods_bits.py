@@ -29,6 +29,7 @@ async def _summary(experiment: Experiment, folder: Path, processes: list[list[in
     return {key: summary[key] for key in KEPT}
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("method", NAMES)
 def test_one_two_and_five_processes_give_the_same_bits(method: str, tmp_path: Path) -> None:
     experiment = experiment_of(method)

@@ -13,7 +13,10 @@ import yaml
 
 from emulator.commands import main as cli
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts the processes of a run")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="starts the processes of a run"),
+    pytest.mark.runs,
+]
 
 BUNDLE = Path(__file__).parents[2] / "docs" / "results" / "fedbench-fcube-first-rounds.tar.xz"
 DOCUMENT: dict[str, Any] = {

@@ -87,6 +87,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.runs
 def test_streams_mixed_of_all_devices_over_three_lpss_are_what_one_process_computes(own_code: Path) -> None:
     with ExitStack() as stack:
         text = text_of("mixed_streams:Mixed", lps=3)

@@ -71,6 +71,7 @@ def plainly(experiment: Experiment, shares: list[int]) -> Any:
     return table
 
 
+@pytest.mark.runs
 def test_tables_are_means_by_examples_or_by_shares_whatever_the_lpss_and_processes(own_code: Path) -> None:
     text = text_of("histograms:Histograms", lps=1)
     with ExitStack() as stack:

@@ -192,5 +192,7 @@ class KeptInMemory:
         """Do nothing, because a marker in memory would be lost together with the states."""
 
     def was_born(self) -> bool:
-        """Return False, because no state of this device survives its process."""
+        """Return False, because a new process has none of the device's earlier states. So if the GPS knows the device,
+        the device reports its state as lost.
+        """
         return False

@@ -36,8 +36,8 @@ class Inputs:
         self._targets = list(self._gathered.numpy())
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """Return the inputs of the examples with these indexes, `rows` indexes for each of the first devices. The next
-        call overwrites the result.
+        """Return the inputs of examples, shape (n, rows, width), for the first n devices. `orders` has the `rows`
+        indexes of the examples of each of these devices. The next call overwrites the result.
         """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")

@@ -164,8 +164,8 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that makes the training steps for the first devices of a stack. Its argument is the number of
-    these devices.
+    """Return a function that constructs the training steps of the first n devices of a stack, with n as argument. Each
+    step has `rows` examples per device.
     """
     first = jobs[0]
     if first.correct is not None:

@@ -93,7 +93,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """Describe one run of a sweep: a cell and a setting with one seed."""
+    """Describe one run of a sweep: its cell, its setting (one choice for each axis in `vary`), and its seed."""
 
     place: Place
     experiment: Experiment

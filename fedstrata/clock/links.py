@@ -205,11 +205,10 @@ class TierLinks:
         return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
 
     def piece_bytes(self, index: int | None, way: int) -> int:
-        """Return the size of a payload's pieces, in bytes. A piece takes at most 10 ms on the child's own link, and at
-        most 2.5 ms on a shared link. If the shared link broadcasts models, a piece of a download takes at most 10 ms on
-        it. But a piece never has less than 1 KiB.
-
-        For the broadcast itself, `index` is None, because it does not use the link of one child.
+        """Return the size, in bytes, of the pieces in which a payload is sent in the direction `way` (UP or DOWN). A
+        piece takes at most 10 ms on the link of child `index`, and at most 2.5 ms on a shared link. A piece of a
+        broadcast model takes at most 10 ms on the shared link. But a piece never has less than 1 KiB. For the broadcast
+        itself, `index` is None, because it does not use the link of one child.
         """
         own = fastest(self.link_of(index).rate(way)) if index is not None else None
         shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS

@@ -73,7 +73,7 @@ class Cfl(Method):
         return (Question(name=UPDATE, moment=Moment.TRAINED, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the sketch of the update, shape (sketch,)."""
+        """Return the device's answer: a sketch (random projection) of its update, with `options.sketch` numbers."""
         return {"sketch": sketch_of(work.update[: work.model.trainable.size], self.options.sketch, work.seed)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:

@@ -328,8 +328,8 @@ def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Modul
 def _made(
     module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, names: Collection[str] = ()
 ) -> "torch.nn.Module":
-    """Construct a module, and return it. If there is a file of weights, the tensors with these `names` get their values
-    from the file. If `names` is empty, all tensors in the file are used.
+    """Construct a module with initial values drawn from `seed`, and return it. If `kinds` names a file of weights, the
+    tensors with these `names` get their values from the file. If `names` is empty, all tensors in the file are used.
     """
     import torch
 

@@ -49,8 +49,8 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events. The server takes an event only after it has sent the previous event to the reader. Each time,
-    `stay` extends the time for which the connection may stay open.
+    """Yield the events, and call `stay` for each, which extends the time for which the connection may stay open. The
+    server takes an event only after it has sent the previous one, so a reader who takes nothing is cut off.
     """
     with closing(events):
         for event in events:

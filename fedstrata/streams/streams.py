@@ -273,7 +273,8 @@ def spans_lps(experiment: Experiment, method: Method) -> bool:
     it.
 
     A method requires it if clusters change, if plans set weights of devices, if devices receive models of other
-    clusters, or if tensors stop being sent. The GPS decides these things, so it keeps all streams.
+    clusters, or if devices no longer send some tensors after a round. The GPS decides all this, so it must keep the
+    streams.
     """
     return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
 

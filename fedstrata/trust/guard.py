@@ -282,7 +282,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class _Check:
-    """Apply the rule of one RPC to all calls of this RPC at a server."""
+    """Check all calls of one RPC at a server: who the caller is, whether the rule allows the call, and its size."""
 
     def __init__(self, guard: Guard, method: str) -> None:
         self._guard = guard

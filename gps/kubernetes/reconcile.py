@@ -87,7 +87,7 @@ class Reconciler(Backend):
             self._want("show", partial(self._api.show, standing), rest_s=self._pauses.shown_s)
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Write an Event with the present time, as soon as possible."""
+        """Have an Event with the present time written in the background, as soon as Kubernetes accepts it."""
         self._notes.append(Note(reason=reason, message=message, is_warning=is_warning, at=datetime.now(UTC)))
         self._want("event", self._record)
 

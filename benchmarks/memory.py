@@ -47,6 +47,7 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 EXAMPLES = 10
 LIMIT_MODELS = 2.5  # limit of a server's memory, in models, if it keeps one model
 CONSTANT_MB, CHILD_MB = 30.0, 0.3  # in addition, for any model: once, and per child
+MOST_S = 600.0  # for all rounds of a run
 
 
 def experiment_of(children: int, model_mb: float, streams: int | None) -> Experiment:
@@ -93,6 +94,8 @@ class Child:
             header: rounds_pb2.ModelHeader | None = None
             async for part in self.fetch(rounds_pb2.FetchModelRequest(**self.ids, sent_round=sent, resume_round=-1)):
                 if part.HasField("finished"):
+                    if part.finished.reason:
+                        raise RuntimeError(f"the run ended: {part.finished.reason}")
                     return None
                 if part.HasField("header"):
                     header = part.header
@@ -152,7 +155,8 @@ async def measure(experiment: Experiment, layout: Layout, at_once: int, folder: 
                 )
                 for name in experiment.device_ids()
             ]  # fmt: skip
-            await asyncio.gather(*(child.run(gate) for child in children))
+            async with asyncio.timeout(MOST_S):
+                await asyncio.gather(*(child.run(gate) for child in children))
             peak = resident_mb(number)
     return before, peak
 
@@ -169,8 +173,8 @@ async def enrol(gps: Any, experiment: Experiment) -> None:
 
 
 async def until_registered(channel: Any) -> None:
-    """Wait until the LPS at the other end has registered."""
-    async for now in HealthStub(channel).Watch(HealthCheckRequest(service="fedstrata.v1.LpsService")):
+    """Wait until the LPS at the other end has registered. Raises an error of gRPC if this takes a minute."""
+    async for now in HealthStub(channel).Watch(HealthCheckRequest(service="fedstrata.v1.LpsService"), timeout=60):
         if now.status == HealthCheckResponse.SERVING:
             return
 

@@ -6,7 +6,7 @@ In this library and in the three services, only this module sleeps.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
@@ -23,6 +23,7 @@ SLOWEST_BYTES_PER_S = 32_000.0  # slowest link for which the deadline of a paylo
 _STARTED_AT = time.time() - time.monotonic()
 TIMER_S = 0.001  # a timer may fire this much too early by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+AWAKE_S = 1.0  # a pause of the process is noticed with this error
 
 
 def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
@@ -128,6 +129,21 @@ async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_
                 await event.wait()
     except TimeoutError:
         return is_true()
+    return True
+
+
+async def wait_awake(wait: Callable[[float | None], Awaitable[bool]], timeout_s: float | None) -> bool:
+    """Wait for at most `timeout_s` seconds in which this process runs. Return whether the condition of `wait` holds.
+
+    `wait` waits for a condition, for at most the given seconds, and returns whether it holds. It is called for short
+    waits. A short wait that ends late counts only as long as planned, because the process was paused, or had no
+    processor, for the rest of the time. So a parent that was paused does not take its children for late.
+    """
+    left_s = math.inf if timeout_s is None else timeout_s
+    while not await wait(None if timeout_s is None else min(left_s, AWAKE_S)):
+        left_s -= AWAKE_S
+        if left_s <= 0:
+            return False
     return True
 
 

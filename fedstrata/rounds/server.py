@@ -6,9 +6,10 @@ An LPS has one `RoundServer` for each cluster or, if clusters span LPSs, one for
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from fedstrata.process.fault_points import reach
-from fedstrata.process.sleeping import wait_until
+from fedstrata.process.sleeping import wait_awake, wait_until
 from fedstrata.rounds.child_calls import ChildCalls
 from fedstrata.rounds.children import RoundResult
 from fedstrata.rounds.open_round import Around, OpenRound
@@ -73,7 +74,8 @@ class RoundServer(ChildCalls):
         intake, wait = opened.intake, self.exchange.wait
         for stage in opened.stages:
             await stage.gather()
-        while not await wait_until(intake.reported, lambda: intake.is_complete, wait.deadline_s):
+        until_complete = partial(wait_until, intake.reported, lambda: intake.is_complete)
+        while not await wait_awake(until_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self.refused.reasons)
         reach("aggregation", opened.number)

@@ -1,12 +1,13 @@
 """The enrolment before training. Devices enrol and answer questions, and the GPS waits for them until the deadline."""
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from fedstrata.errors import ExcludedError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
+from fedstrata.process.sleeping import wait_awake
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.questions import Questions
 from gps.devices.roster import NEVER_JOINED, Device, Roster
@@ -27,7 +28,6 @@ class Enrolment:
         self._journal = journal
         self._log = log
         self._wait = experiment.deadlines.enrolment
-        self._closes_at: float | None = None
         self._on_return = on_return
         questions.is_closed = "relevance" in journal.phases() or bool(journal.plans.made())
 
@@ -42,9 +42,8 @@ class Enrolment:
         """Wait until every device has enrolled and answered the first question, or until the deadline. Raises
         RunStoppedError if fewer devices than the quorum have done so.
         """
-        self._set_deadline()
         if not self.is_closed:
-            await self._questions.changes.wait_until(self._all_there, self._time_left())
+            await self._until(self._all_there)
             self._close()
         self._check_quorum(self._present())
 
@@ -55,21 +54,14 @@ class Enrolment:
         Raises:
             RunStoppedError: fewer devices than the quorum have answered all questions.
         """
-        self._set_deadline()
-        await self._questions.changes.wait_until(self._all_answered, self._time_left())
+        await self._until(self._all_answered)
         for device in self._present():
             if not self._questions.has_answered_all(device):
                 self._note_absent(device.device_id, "no answer by the deadline")
         self._check_quorum(self.candidates())
 
-    def _set_deadline(self) -> None:
-        if self._wait.deadline_s is not None:
-            self._closes_at = asyncio.get_running_loop().time() + self._wait.deadline_s
-
-    def _time_left(self) -> float | None:
-        if self._closes_at is None:
-            return None
-        return max(0.0, self._closes_at - asyncio.get_running_loop().time())
+    async def _until(self, is_true: Callable[[], bool]) -> bool:
+        return await wait_awake(partial(self._questions.changes.wait_until, is_true), self._wait.deadline_s)
 
     def _all_there(self) -> bool:
         if len(self._roster.devices) < self._roster.expected:  # a cheap test first: it runs whenever a device enrols
@@ -125,7 +117,7 @@ class Enrolment:
         are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
         self._roster.awaits_newcomers = True
         try:
-            came = await self._questions.changes.wait_until(are_placed, self._wait.deadline_s)
+            came = await self._until(are_placed)
         finally:
             self._roster.awaits_newcomers = False
         if not came:

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import TIMER_S, Changes
+from fedstrata.process.sleeping import AWAKE_S, TIMER_S, Changes, wait_awake
 from gps.hosting.backend_calls import BackendCalls
+from gps.hosting.presence import RECONNECT_S
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
 from gps.plans.rounds import GlobalRounds
-
-LONGEST_WAIT_S = 1.0  # the GPS finds for how long it was paused, with this error at most
 
 
 class Adoption:
@@ -37,18 +37,10 @@ class Adoption:
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
         """Wait until a condition holds. If the run has deadlines, wait at most so long that the watch finds each LPS
-        that is absent from the beginning. If the GPS itself is paused for more than a second, wait longer.
+        that is absent from the beginning.
         """
-        if self._deadline_s is None:
-            await self._changes.wait_until(is_true, None)
-            return
-        loop, presence = asyncio.get_running_loop(), self._serving.presence
-        ends_at = loop.time() - presence.forgiven_s + self._deadline_s + presence.hold_s
-        left_s = ends_at + presence.forgiven_s - loop.time()
-        while not await self._changes.wait_until(is_true, left_s):
-            left_s = ends_at + presence.forgiven_s - loop.time()
-            if left_s <= LONGEST_WAIT_S:
-                return
+        found_s = self._deadline_s and self._deadline_s + self._serving.presence.hold_s + RECONNECT_S
+        await wait_awake(partial(self._changes.wait_until, is_true), found_s)
 
     async def watch(self) -> None:
         """Watch the LPSs during training. If an LPS is absent, let another LPS adopt its clusters, as soon as another
@@ -61,7 +53,7 @@ class Adoption:
         presence.listen()
         looked = loop.time()
         while (check_again_s := self._serving.check_again_s()) is not None:
-            due = looked + max(TIMER_S, min(check_again_s, presence.hold_s / 2, LONGEST_WAIT_S))
+            due = looked + max(TIMER_S, min(check_again_s, presence.hold_s / 2, AWAKE_S))
             await self._changes.wait_until(lambda: bool(self._adoptable()), due - loop.time())
             looked = loop.time()
             presence.forgive(max(0.0, looked - due))

@@ -7,7 +7,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.security import Security
 
-RECONNECT_S = 4.0  # time for a try to connect and a pause, see `CHANNEL_OPTIONS`
+# Connections break in a pause of this length. Then a child needs time for a try to connect, and a pause before it.
+BROKEN_AFTER_S, RECONNECT_S = 10.0, 4.0  # see `CHANNEL_OPTIONS`
 ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after which it counts as absent
 
 
@@ -23,7 +24,6 @@ class LpsPresence:
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._heard = dict.fromkeys(known, float("-inf"))
         self._listening_since = float("inf")
-        self.forgiven_s = 0.0  # in all, see `forgive`
         self._refused: set[str] = set()  # LPSs that serve nothing for the rest of the run
 
     @property
@@ -43,10 +43,11 @@ class LpsPresence:
         """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then. After a long
         pause LPSs must connect again, so the time for this does not count either.
         """
-        now, seconds = self._clock(), seconds + (RECONNECT_S if seconds > self.hold_s else 0.0)
-        self.forgiven_s += seconds
-        self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}
-        self._listening_since = min(now, self._listening_since + seconds)
+        latest = self._clock()
+        if seconds > BROKEN_AFTER_S:
+            latest, seconds = latest + RECONNECT_S, seconds + RECONNECT_S
+        self._heard = {lps_id: min(latest, heard + seconds) for lps_id, heard in self._heard.items()}
+        self._listening_since = min(latest, self._listening_since + seconds)
 
     def register(self, lps_id: str) -> None:
         """Track an LPS from now on."""
@@ -55,7 +56,7 @@ class LpsPresence:
     def hear(self, lps_id: str) -> None:
         """Note a contact with an LPS, if the LPS has registered."""
         if lps_id in self._heard:
-            self._heard[lps_id] = self._clock()
+            self._heard[lps_id] = max(self._heard[lps_id], self._clock())
 
     def refuse(self, lps_id: str) -> None:
         """Refuse an LPS until the end of the run. The LPS then serves no clusters. If the run has deadlines, another

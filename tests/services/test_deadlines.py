@@ -30,6 +30,11 @@ faults:
   - {do: pause, process: lps-0, for_s: 7, at: {global_round: 6}}
 """
 
+PARENTS_PAUSED = """
+  - {do: pause, process: lps-0, for_s: 4, at: {global_round: 2}}
+  - {do: pause, process: gps, for_s: 12, at: {global_round: 6}}
+"""
+
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -96,3 +101,15 @@ def test_the_missing_are_named_once_a_round_in_the_log_of_who_waited(record: Pat
 def test_the_devices_of_the_lps_that_stood_still_trained_on_at_the_other(record: Path) -> None:
     adoptions = json.loads((record / "summary.json").read_text())["adoptions"]
     assert (adoptions[0]["cluster"], adoptions[0]["by"]) == ("lps-0", "lps-1")
+
+
+def test_a_parent_that_stood_still_leaves_nobody_out(tmp_path: Path) -> None:
+    """The LPS stands still for longer than its own deadline, and then the GPS, even until connections break."""
+    text = EXPERIMENT.partition("faults:")[0].replace("deadline_s: 4", "deadline_s: 7") + "faults:" + PARENTS_PAUSED
+    (tmp_path / "paused.yaml").write_text(text)
+    words = ("run", str(tmp_path / "paused.yaml"), "--out", str(tmp_path / "run"), "--device-processes", "4", "--quiet")
+    with Program("emulator", *words, log=tmp_path / "log") as program:
+        assert program.end() == 0, (tmp_path / "log").read_text()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "did not happen" not in (tmp_path / "run" / "logs" / "faults.log").read_text()
+    assert (summary["excluded"], summary["adoptions"]) == ([], [])

@@ -20,6 +20,7 @@ OLDEST, NEWEST = "v1.20.2", "v1.37.0"
 MADE_BY_UP = {"tls": {"mode": "generated"}}  # what `fedstrata up` chooses where nothing is said
 
 Object = dict[str, Any]
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML's own loader takes most of the time of these tests
 
 
 @cache
@@ -58,8 +59,7 @@ def render(
     documents: list[Object] = []
     for name, text in sorted(files.items()):
         if name != "NOTES.txt":
-            # libyaml's loader, because PyYAML's own takes most of the time of these tests
-            documents += [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+            documents += [document for document in yaml.load_all(text, LOADER) if document]
     return documents
 
 

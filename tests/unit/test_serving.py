@@ -11,6 +11,7 @@ from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
+from gps.hosting.presence import RECONNECT_S
 from gps.hosting.serving import Serving
 from gps.journal.answers import BEFORE
 from tests.support.gps_parts import IDS, GpsParts
@@ -124,6 +125,31 @@ def test_without_a_deadline_nobody_is_ever_away(tmp_path: Path) -> None:
     assert setting.serving.adoptable() == {}
     assert setting.serving.check_again_s() is None
     assert setting.serving.presence.hold_s == HOLD_S
+
+
+def test_after_a_long_pause_of_the_gps_its_lpss_have_time_to_connect_again(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=3")
+    presence = setting.serving.presence
+    presence.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(12)
+    presence.forgive(11.5)
+    setting.pass_s(RECONNECT_S, 1)
+    assert setting.serving.adoptable() == {}
+    setting.pass_s(2.6, 1)
+    assert setting.serving.adoptable() == {"lps-0": "lps-1", "lps-2": "lps-1"}
+
+
+def test_a_short_pause_of_the_gps_is_no_silence(setting: Setting) -> None:
+    presence = setting.serving.presence
+    presence.listen()
+    setting.register(0, 1, 2)
+    setting.pass_s(20, 1, 2)
+    presence.forgive(5)
+    setting.pass_s(14, 1, 2)
+    assert setting.serving.adoptable() == {}
+    setting.pass_s(1, 1, 2)
+    assert setting.serving.adoptable() == {"lps-0": "lps-1"}
 
 
 def test_an_lps_is_away_when_it_was_silent_for_the_deadline_and_not_before(setting: Setting) -> None:

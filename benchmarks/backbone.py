@@ -24,8 +24,7 @@ from benchmarks.suite.programs import python
 TIERS = ("gps", "lps", "device")
 LAYERS, RANK = 16, 6
 SERVER_MB, ONE_BACKBONE_MB = 20.0, 180.0
-# tolerance in bytes: headers contain times of different lengths, and a longer run repeats calls that wait
-TIMES_BYTES, REPEATED_RATIO = 100, 0.001
+TIMES_BYTES, REPEATED_RATIO = 100, 0.001  # tolerance: for times of different lengths; calls that a longer run repeats
 FILE = """
 name: backbone
 partition: {{kind: iid, devices: 10, examples_per_device: 20}}

@@ -47,7 +47,6 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 EXAMPLES = 10
 LIMIT_MODELS = 2.5  # limit of a server's memory, in models, if it keeps one model
 CONSTANT_MB, CHILD_MB = 30.0, 0.3  # in addition, for any model: once, and per child
-MOST_S = 600.0  # for all rounds of a run
 
 
 def experiment_of(children: int, model_mb: float, streams: int | None) -> Experiment:
@@ -155,7 +154,7 @@ async def measure(experiment: Experiment, layout: Layout, at_once: int, folder: 
                 )
                 for name in experiment.device_ids()
             ]  # fmt: skip
-            async with asyncio.timeout(MOST_S):
+            async with asyncio.timeout(600):
                 await asyncio.gather(*(child.run(gate) for child in children))
             peak = resident_mb(number)
     return before, peak

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from fedstrata.process.sleeping import AWAKE_S
+
 
 class LoopTime:
     """The running loop with a clock that stands still unless the test sets it ahead, and a count of its timers."""
@@ -21,8 +23,11 @@ class LoopTime:
         patch.setattr(loop, "call_at", call_at)
 
     async def advance(self, seconds: float) -> None:
-        self.ahead_s += seconds
-        await turns()
+        """Let time pass, in steps so short that nobody takes them for a pause of the process."""
+        ends_s = self.ahead_s + seconds
+        while self.ahead_s < ends_s:
+            self.ahead_s = min(self.ahead_s + AWAKE_S, ends_s)
+            await turns()
 
 
 async def turns() -> None:

@@ -23,7 +23,10 @@ SLOWEST_BYTES_PER_S = 32_000.0  # slowest link for which the deadline of a paylo
 _STARTED_AT = time.time() - time.monotonic()
 TIMER_S = 0.001  # a timer may fire this much too early by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-AWAKE_S = 1.0  # a pause of the process is noticed with this error
+AWAKE_S, PAUSED_S = 1.0, 0.5  # a wait of at most so long that ends so much later shows that the process was paused
+# Connections break in a pause of ten seconds (`CHANNEL_OPTIONS`), which may seem to be `AWAKE_S` shorter. Then a child
+# needs time for a try to connect, and for a pause before it.
+BROKEN_AFTER_S, RECONNECT_S = 9.0, 4.0
 
 
 def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
@@ -137,14 +140,23 @@ async def wait_awake(wait: Callable[[float | None], Awaitable[bool]], timeout_s:
 
     `wait` waits for a condition, for at most the given seconds, and returns whether it holds. It is called for short
     waits. A short wait that ends late counts only as long as planned, because the process was paused, or had no
-    processor, for the rest of the time. So a parent that was paused does not take its children for late.
+    processor, for the rest of the time. After a pause at the end there is time, once, for what children have sent
+    meanwhile. So a parent that was paused does not take its children for late.
     """
-    left_s = math.inf if timeout_s is None else timeout_s
-    while not await wait(None if timeout_s is None else min(left_s, AWAKE_S)):
-        left_s -= AWAKE_S
+    if timeout_s is None:
+        return await wait(None)
+    loop, left_s, may_extend = asyncio.get_running_loop(), timeout_s, True
+    while True:
+        planned_s = min(left_s, AWAKE_S)
+        ends_at = loop.time() + planned_s
+        if await wait(planned_s):
+            return True
+        left_s, late_s = left_s - planned_s, loop.time() - ends_at
+        least_s = RECONNECT_S if late_s > BROKEN_AFTER_S else AWAKE_S if late_s > PAUSED_S else 0.0
+        if left_s < least_s and may_extend:
+            left_s, may_extend = least_s, False
         if left_s <= 0:
             return False
-    return True
 
 
 @dataclass(eq=False, slots=True)

@@ -6,9 +6,8 @@ from functools import partial
 
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import AWAKE_S, TIMER_S, Changes, wait_awake
+from fedstrata.process.sleeping import AWAKE_S, RECONNECT_S, TIMER_S, Changes, wait_awake
 from gps.hosting.backend_calls import BackendCalls
-from gps.hosting.presence import RECONNECT_S
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
 from gps.plans.rounds import GlobalRounds

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from fedstrata.experiment import Experiment
-from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.process.sleeping import BROKEN_AFTER_S, CALL_S, HOLD_S, RECONNECT_S
 from fedstrata.trust.security import Security
 
-# Connections break in a pause of this length. Then a child needs time for a try to connect, and a pause before it.
-BROKEN_AFTER_S, RECONNECT_S = 10.0, 4.0  # see `CHANNEL_OPTIONS`
 ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after which it counts as absent
 
 
@@ -41,13 +39,14 @@ class LpsPresence:
 
     def forgive(self, seconds: float) -> None:
         """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then. After a long
-        pause LPSs must connect again, so the time for this does not count either.
+        pause LPSs must connect again. So LPSs that were not absent before have more time for this.
         """
-        latest = self._clock()
+        now = self._clock()
+        self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}
+        self._listening_since = min(now, self._listening_since + seconds)
         if seconds > BROKEN_AFTER_S:
-            latest, seconds = latest + RECONNECT_S, seconds + RECONNECT_S
-        self._heard = {lps_id: min(latest, heard + seconds) for lps_id, heard in self._heard.items()}
-        self._listening_since = min(latest, self._listening_since + seconds)
+            for lps_id in [each for each in self._heard if self.left_s(each) > 0]:
+                self._heard[lps_id] = max(self._heard[lps_id], self._listening_since) + RECONNECT_S
 
     def register(self, lps_id: str) -> None:
         """Track an LPS from now on."""

@@ -215,7 +215,7 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
         request = rounds_pb2.FetchModelRequest(sent_round=-1, resume_round=-1, **ids)
         waiting = asyncio.ensure_future(gps.FetchShared(request).read())
         await StaleAsks.asked.wait()
-        clock.advance(HOLD_S)
+        await clock.advance(HOLD_S)
         assert (await waiting).WhichOneof("part") == "waiting"
 
 

@@ -47,7 +47,7 @@ async def test_a_late_device_joins_the_cluster_it_is_relevant_to_from_the_next_g
     async with Tiers(EXPERIMENT, tmp_path / "run", servicer) as tiers:
         host = await tiers.start_devices([index for index in range(EXPERIMENT.device_count) if index != LATE])
         await tiers.until(lambda: tiers.run.roster.states()["answered"] == EXPERIMENT.device_count - 1)
-        clock.advance(3600)
+        await clock.advance(3600)
         await tiers.until(lambda: tiers.run.phase == "training")
         grouped = tiers.run.places.clusters
         late = tiers.start_device(host, LATE)
@@ -75,7 +75,7 @@ async def test_a_late_device_that_nobody_can_place_is_refused_with_the_reason(tm
     async with Tiers(experiment, tmp_path / "run") as tiers:
         host = await tiers.start_devices([0, 1, 2, 3])
         await tiers.until(lambda: tiers.run.roster.states()["enrolled"] == 4)
-        clock.advance(3600)
+        await clock.advance(3600)
         await tiers.until(lambda: tiers.run.plans.is_made)
         with pytest.raises(ExcludedError, match="device-004 enrolled after the devices were grouped"):
             await tiers.start_device(host, 4)

@@ -76,7 +76,7 @@ async def test_who_comes_when_training_is_over_uses_what_others_have_trained(tmp
     async with Tiers(experiment, tmp_path / "away") as tiers:
         await tiers.start_devices([index for index in range(experiment.device_count) if index not in (1, 6)])
         await tiers.until(lambda: tiers.run.roster.awaits_newcomers)
-        clock.advance(3600)
+        await clock.advance(3600)
         away = await tiers.ended()
     assert came.summary.model_sha256 == away.summary.model_sha256
     assert [gone.device for gone in away.summary.excluded] == NEWCOMERS

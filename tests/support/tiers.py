@@ -23,6 +23,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.sleeping import AWAKE_S
 from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
@@ -38,6 +39,7 @@ from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
+from tests.support.loop_time import turns
 
 ANY_PORT = "127.0.0.1:0"
 # Five devices, two tasks, one global round of two LPS rounds: the least that shows all three tiers.
@@ -216,8 +218,12 @@ class Clock:
         real = loop.time
         loop.time = lambda: real() + self._ahead_s  # type: ignore[method-assign]
 
-    def advance(self, seconds: float) -> None:
-        self._ahead_s += seconds
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, in steps so short that nobody takes them for a pause of the process."""
+        ends_s = self._ahead_s + seconds
+        while self._ahead_s < ends_s:
+            self._ahead_s = min(self._ahead_s + AWAKE_S, ends_s)
+            await turns()
 
 
 class _Backend(Backend):

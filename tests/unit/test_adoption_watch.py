@@ -10,11 +10,10 @@ import pytest
 
 from fedstrata.methods import Plan
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.sleeping import RECONNECT_S, Changes
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.adoption import Adoption
-from gps.hosting.presence import RECONNECT_S
 from gps.hosting.serving import Serving
 from gps.journal.answers import BEFORE
 from tests.support.gps_parts import GpsParts

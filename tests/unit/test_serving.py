@@ -6,12 +6,11 @@ import pytest
 
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.methods import Plan
-from fedstrata.process.sleeping import HOLD_S
+from fedstrata.process.sleeping import HOLD_S, RECONNECT_S
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
-from gps.hosting.presence import RECONNECT_S
 from gps.hosting.serving import Serving
 from gps.journal.answers import BEFORE
 from tests.support.gps_parts import IDS, GpsParts

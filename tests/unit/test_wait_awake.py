@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fedstrata.process.sleeping import AWAKE_S, Changes, wait_awake
+from fedstrata.process.sleeping import AWAKE_S, RECONNECT_S, Changes, wait_awake
 
 
 class Waits:
@@ -49,5 +49,24 @@ async def test_a_pause_counts_as_one_short_wait(monkeypatch: pytest.MonkeyPatch)
 
     began = loop.time()
     assert not await wait_awake(wait, 3 * AWAKE_S)
-    assert short == [AWAKE_S] * 3
-    assert loop.time() - began > 300
+    assert short == [AWAKE_S] * 5  # the first shows a pause in which connections break: time to connect is added once
+    assert loop.time() - began > 500
+
+
+@pytest.mark.parametrize(("paused_s", "more_s"), [(0.1, 0.0), (5.0, AWAKE_S), (60.0, RECONNECT_S)])
+async def test_after_a_pause_at_the_end_there_is_time_once_for_what_came_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, paused_s: float, more_s: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    ahead_s = [0.0]
+    monkeypatch.setattr(loop, "time", lambda: ahead_s[0])
+    short: list[float] = []
+
+    async def wait(seconds: float | None) -> bool:
+        assert seconds is not None
+        short.append(seconds)
+        ahead_s[0] += seconds + (paused_s if len(short) == 1 else 0)
+        return False
+
+    assert not await wait_awake(wait, 0.5)
+    assert sum(short) == 0.5 + more_s

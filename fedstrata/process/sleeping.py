@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,8 @@ SLOWEST_BYTES_PER_S = 32_000.0  # slowest link for which the deadline of a paylo
 _STARTED_AT = time.time() - time.monotonic()
 TIMER_S = 0.001  # a timer may fire this much too early by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-AWAKE_S, PAUSED_S = 1.0, 0.5  # a wait of at most so long that ends so much later shows that the process was paused
+AWAKE_S = 1.0  # longest single wait of `wait_awake`
+PAUSED_S = 0.5  # a single wait that ends so late shows that the process was paused
 # Connections break in a pause of ten seconds (`CHANNEL_OPTIONS`), which may seem to be `AWAKE_S` shorter. Then a child
 # needs time for a try to connect, and for a pause before it.
 BROKEN_AFTER_S, RECONNECT_S = 9.0, 4.0
@@ -222,6 +224,10 @@ class Changes:
                 self._alarm.ring_by(ends_at)
             is_over = await waiting.over
         return True
+
+    async def wait_awake(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait like `wait_until`, but do not count time for which this process was paused."""
+        return await wait_awake(partial(self.wait_until, is_true), timeout_s)
 
     def _look(self) -> None:
         self._is_told = False

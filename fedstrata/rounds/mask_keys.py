@@ -18,7 +18,6 @@ from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import wait_awake
 from fedstrata.rounds.children import NO_LEAST, ChildState, Enough
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.open_round import Around, Stage, Verdict
@@ -194,8 +193,7 @@ class Masked(Stage):
     async def gather(self) -> None:
         around = self._around
         deadline_s = around.terms.wait.deadline_s
-        until_formed = partial(around.changes.wait_until, lambda: self.is_formed or self._intake.is_complete)
-        if await wait_awake(until_formed, deadline_s):
+        if await around.changes.wait_awake(lambda: self.is_formed or self._intake.is_complete, deadline_s):
             return
         for child_id in self._without_key():
             around.log.warning("no_key", child=child_id, round=around.opened.number)

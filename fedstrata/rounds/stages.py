@@ -9,7 +9,6 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
-from fedstrata.process.sleeping import wait_awake
 from fedstrata.rounds.open_round import Around, Message, Stage, Verdict
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.rpc.messages import MOST_MEASURED
@@ -49,8 +48,7 @@ class Asking(Stage):
         around, intake = self._around, self._around.opened.intake
         for child_id in around.refused:
             intake.exclude(child_id)
-        all_answered = partial(around.changes.wait_until, lambda: not self._silent())
-        await wait_awake(all_answered, around.terms.wait.deadline_s)
+        await around.changes.wait_awake(lambda: not self._silent(), around.terms.wait.deadline_s)
         for child_id in self._silent():
             around.log.warning("no_answer", child=child_id, round=around.opened.number, question=self.question.name)
             intake.exclude(child_id)

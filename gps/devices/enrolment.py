@@ -1,13 +1,11 @@
 """The enrolment before training. Devices enrol and answer questions, and the GPS waits for them until the deadline."""
 
 from collections.abc import Callable
-from functools import partial
 
 from fedstrata.errors import ExcludedError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import wait_awake
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.questions import Questions
 from gps.devices.roster import NEVER_JOINED, Device, Roster
@@ -43,7 +41,7 @@ class Enrolment:
         RunStoppedError if fewer devices than the quorum have done so.
         """
         if not self.is_closed:
-            await self._until(self._all_there)
+            await self._questions.changes.wait_awake(self._all_there, self._wait.deadline_s)
             self._close()
         self._check_quorum(self._present())
 
@@ -54,14 +52,11 @@ class Enrolment:
         Raises:
             RunStoppedError: fewer devices than the quorum have answered all questions.
         """
-        await self._until(self._all_answered)
+        await self._questions.changes.wait_awake(self._all_answered, self._wait.deadline_s)
         for device in self._present():
             if not self._questions.has_answered_all(device):
                 self._note_absent(device.device_id, "no answer by the deadline")
         self._check_quorum(self.candidates())
-
-    async def _until(self, is_true: Callable[[], bool]) -> bool:
-        return await wait_awake(partial(self._questions.changes.wait_until, is_true), self._wait.deadline_s)
 
     def _all_there(self) -> bool:
         if len(self._roster.devices) < self._roster.expected:  # a cheap test first: it runs whenever a device enrols
@@ -117,7 +112,7 @@ class Enrolment:
         are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
         self._roster.awaits_newcomers = True
         try:
-            came = await self._until(are_placed)
+            came = await self._questions.changes.wait_awake(are_placed, self._wait.deadline_s)
         finally:
             self._roster.awaits_newcomers = False
         if not came:

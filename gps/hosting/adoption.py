@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import AWAKE_S, RECONNECT_S, TIMER_S, Changes, wait_awake
+from fedstrata.process.sleeping import AWAKE_S, RECONNECT_S, TIMER_S, Changes
 from gps.hosting.backend_calls import BackendCalls
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
@@ -38,8 +37,10 @@ class Adoption:
         """Wait until a condition holds. If the run has deadlines, wait at most so long that the watch finds each LPS
         that is absent from the beginning.
         """
-        found_s = self._deadline_s and self._deadline_s + self._serving.presence.hold_s + RECONNECT_S
-        await wait_awake(partial(self._changes.wait_until, is_true), found_s)
+        longest_s = None
+        if self._deadline_s is not None:
+            longest_s = self._deadline_s + self._serving.presence.hold_s + RECONNECT_S
+        await self._changes.wait_awake(is_true, longest_s)
 
     async def watch(self) -> None:
         """Watch the LPSs during training. If an LPS is absent, let another LPS adopt its clusters, as soon as another

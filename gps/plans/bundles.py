@@ -6,7 +6,6 @@ import asyncio
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 
 from fedstrata.clock.gps_side import GpsClock
 from fedstrata.clock.reported import LATEST_NS
@@ -14,7 +13,7 @@ from fedstrata.errors import FedstrataError, PayloadError, PluginError, Supersed
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes, wait_awake
+from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import arrays_of, bytes_of
 from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import Streams
@@ -101,8 +100,7 @@ class Bundles:
         if question is None or self._plans.of_round(global_round) is not None:
             return False
         homes = set(self._places.homes)
-        all_sent = partial(self._changes.wait_until, lambda: homes <= self._journal.answers.bundled(global_round))
-        await wait_awake(all_sent, deadline_s)
+        await self._changes.wait_awake(lambda: homes <= self._journal.answers.bundled(global_round), deadline_s)
         given = {
             index: arrays_of(question, pb.Answer.FromString(answer))
             for index, answer in self._journal.answers.all(question.name, global_round).items()

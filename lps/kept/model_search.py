@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedstrata.errors import NotReadyError, PayloadError
 from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s, wait_awake
+from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.open_round import Message
@@ -168,8 +167,7 @@ class ModelSearch:
         """
         await self._changes.wait_until(lambda: bool(self._votes.held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
-        all_heard = partial(self._changes.wait_until, lambda: self._members <= set(self._votes.held))
-        await wait_awake(all_heard, longest_s)
+        await self._changes.wait_awake(lambda: self._members <= set(self._votes.held), longest_s)
 
     def release(self) -> None:
         """Answer all waiting calls at once. A device that calls again finds an open round, or learns that this LPS does

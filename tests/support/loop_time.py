@@ -7,12 +7,27 @@ import pytest
 from fedstrata.process.sleeping import AWAKE_S
 
 
-class LoopTime:
+class Ahead:
+    """How far a test has set the clock of the running loop ahead."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, in steps so short that nobody takes them for a pause of the process."""
+        ends_s = self.ahead_s + seconds
+        while self.ahead_s < ends_s:
+            self.ahead_s = min(self.ahead_s + AWAKE_S, ends_s)
+            await turns()
+
+
+class LoopTime(Ahead):
     """The running loop with a clock that stands still unless the test sets it ahead, and a count of its timers."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         loop = asyncio.get_running_loop()
-        self.ahead_s, self.timers = 0.0, 0
+        self.timers = 0
         began, real_call_at = loop.time(), loop.call_at
 
         def call_at(when: float, *rest: object, **named: object) -> asyncio.TimerHandle:
@@ -21,13 +36,6 @@ class LoopTime:
 
         patch.setattr(loop, "time", lambda: began + self.ahead_s)
         patch.setattr(loop, "call_at", call_at)
-
-    async def advance(self, seconds: float) -> None:
-        """Let time pass, in steps so short that nobody takes them for a pause of the process."""
-        ends_s = self.ahead_s + seconds
-        while self.ahead_s < ends_s:
-            self.ahead_s = min(self.ahead_s + AWAKE_S, ends_s)
-            await turns()
 
 
 async def turns() -> None:

@@ -23,7 +23,6 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
-from fedstrata.process.sleeping import AWAKE_S
 from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
@@ -39,7 +38,7 @@ from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
-from tests.support.loop_time import turns
+from tests.support.loop_time import Ahead
 
 ANY_PORT = "127.0.0.1:0"
 # Five devices, two tasks, one global round of two LPS rounds: the least that shows all three tiers.
@@ -209,21 +208,14 @@ def open_device(note: Callable[[str, Update], None]) -> type[DeviceAgent]:
     return Device
 
 
-class Clock:
+class Clock(Ahead):
     """Lets time pass at once for all that waits in the running event loop: deadlines, not calls on the wire."""
 
     def __init__(self) -> None:
-        self._ahead_s = 0.0
+        super().__init__()
         loop = asyncio.get_running_loop()
         real = loop.time
-        loop.time = lambda: real() + self._ahead_s  # type: ignore[method-assign]
-
-    async def advance(self, seconds: float) -> None:
-        """Let time pass, in steps so short that nobody takes them for a pause of the process."""
-        ends_s = self._ahead_s + seconds
-        while self._ahead_s < ends_s:
-            self._ahead_s = min(self._ahead_s + AWAKE_S, ends_s)
-            await turns()
+        loop.time = lambda: real() + self.ahead_s  # type: ignore[method-assign]
 
 
 class _Backend(Backend):

@@ -45,8 +45,9 @@ class LpsPresence:
         self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}
         self._listening_since = min(now, self._listening_since + seconds)
         if seconds > BROKEN_AFTER_S:
-            for lps_id in [each for each in self._heard if self.left_s(each) > 0]:
-                self._heard[lps_id] = max(self._heard[lps_id], self._listening_since) + RECONNECT_S
+            for lps_id, heard in self._heard.items():
+                if heard > float("-inf") and self.left_s(lps_id) > 0:  # an LPS that has called, and was not absent
+                    self._heard[lps_id] = max(heard, self._listening_since) + RECONNECT_S
 
     def register(self, lps_id: str) -> None:
         """Track an LPS from now on."""

@@ -139,6 +139,15 @@ def test_after_a_long_pause_of_the_gps_its_lpss_have_time_to_connect_again(tmp_p
     assert setting.serving.adoptable() == {"lps-0": "lps-1", "lps-2": "lps-1"}
 
 
+def test_an_lps_that_has_not_called_since_the_gps_started_is_not_there_after_a_pause(setting: Setting) -> None:
+    setting.register(0, 1, 2)
+    setting.restart()
+    setting.serving.presence.listen()
+    setting.pass_s(12, 1)
+    setting.serving.presence.forgive(11.5)
+    assert [setting.serving.presence.is_there(f"lps-{number}") for number in range(3)] == [False, True, False]
+
+
 def test_a_short_pause_of_the_gps_is_no_silence(setting: Setting) -> None:
     presence = setting.serving.presence
     presence.listen()

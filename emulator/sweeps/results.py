@@ -114,7 +114,7 @@ class SweepResults:
         return (*self.measures, *self.fairness, *self.costs)
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the given measures that at least one run has."""
+        """Return the given measures, without measures that no run has."""
         return tuple(
             name for name in names if any(self.of.named(name).of(run) is not None for run in self.records.values())
         )

@@ -1,4 +1,4 @@
-"""How many bytes a parent and a child send each other in a round, and the work that the child reports."""
+"""The bytes that a parent and a child send each other in a round, and the work that the child reports."""
 
 from dataclasses import dataclass, field, replace
 from typing import Self

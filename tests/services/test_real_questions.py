@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from emulator.results.record import RunRecord, load_record
 from emulator.results.waits import picture
+from fedstrata.clock.transfers import MOST_LEAD_NS
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from tests.support.every_method import EXPERIMENT, OPTIONS
@@ -119,9 +120,11 @@ def test_a_broadcast_changes_nothing_that_is_learned(method: str, changes: tuple
     assert len(down) == DEVICES
     sizes = [int(row["bytes"]) for row in down]
     assert max(sizes) - min(sizes) < 20  # each device has received all of it; headers say in which cluster it is
+    early_s = MOST_LEAD_NS / 1e9  # the last part of a model is sent earlier by the time that sending usually takes
     for row in down:
-        assert float(row["achieved_latency_s"]) >= float(row["latency_s"])
-        assert int(row["achieved_bits_per_s"]) <= int(row["bits_per_s"])
+        bits = 8 * int(row["bytes"])
+        assert float(row["achieved_latency_s"]) >= float(row["latency_s"]) - early_s
+        assert bits / int(row["achieved_bits_per_s"]) >= bits / int(row["bits_per_s"]) - early_s
 
 
 KILLS = [

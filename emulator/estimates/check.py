@@ -244,8 +244,8 @@ def _targets(info: DatasetInfo) -> str:
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
-    """Return a mapping with a text about the weights that are neither trained nor sent. If there are no such weights,
-    return an empty mapping.
+    """Return the name and the text of the table's row about weights that are neither trained nor sent. If there are no
+    such weights, return an empty mapping.
     """
     if not model.frozen_elements:
         return {}
@@ -255,8 +255,8 @@ def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:
-    """Return a mapping with a text about the experiment's key `architectures`: its models, and the devices of each
-    model. Without this key, return an empty mapping.
+    """Return the name and the text of the table's row about the experiment's key `architectures`: its models, and the
+    devices of each model. Without this key, return an empty mapping.
     """
     if not experiment.architectures:
         return {}
@@ -271,15 +271,15 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return a mapping with a text about differential privacy: the values that noise protects, and ε. Without
-    differential privacy, return an empty mapping.
+    """Return the name and the text of the table's row about differential privacy: the values that noise protects, and
+    ε. Without differential privacy, return an empty mapping.
     """
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:
-    """Return a mapping with a text about the newcomers: devices that join after the other devices are grouped. Without
-    newcomers, return an empty mapping.
+    """Return the name and the text of the table's row about newcomers, which are devices that join after the other
+    devices are grouped. Without newcomers, return an empty mapping.
     """
     settings = experiment.newcomers
     if settings is None:

@@ -1,4 +1,6 @@
-"""One direction of a link that a parent's children share max-min fairly, in calculated and in real time.
+"""One direction of a link that a parent's children share max-min fairly.
+
+`fair_ends` and `carried_by` calculate when given transfers end. `SharedLink` carries transfers in real time.
 
 Times are whole nanoseconds, and sizes whole bits. Only the end of a transfer is rounded, up to the next whole
 nanosecond. The order in which transfers are given does not change the result.
@@ -48,8 +50,8 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time at which a flow of the group reaches its next mark. For a group with the even share (see
-        `FairLink`), this is the value of `FairLink._level` at that time, not the time itself.
+        """The moment at which the next flow of the group reaches a mark. For flows with the rate of their own links,
+        this is a time. For flows with the even share, it is a value of `FairLink._level`, which rises with time.
         """
         until = self.base + self.flows[0][0]
         if not self.is_held:
@@ -76,13 +78,15 @@ class FairLink:
     """Share a link max-min fairly among all transfers (flows) under way. The caller starts flows, advances the time,
     and may remove flows before their end.
 
-    The shares of all flows change when a flow begins or ends, which may be at a fraction of a nanosecond. Each child
-    also has a link of its own, and flows of children with equally fast links form a group. Slow groups get the full
-    rate of their own links. The flows of all other groups share evenly the rate that the slow groups leave.
+    Each child also has a link of its own, and flows of children with equally fast links form a group. A group is slow
+    if its own links are slower than the even share. The flows of slow groups get the full rate of their own links. All
+    other flows share evenly the rate that the slow groups leave. The shares change when a flow begins or ends, which
+    may be at a fraction of a nanosecond.
 
-    A counter for each group says how much each of its flows has received. The groups with an even share have one common
-    counter, `_level`. For a slow group, the counter follows from the time and the rate of the group. So an event takes
-    a few searches in ordered lists, not a pass over all groups.
+    Each group has a counter, which rises by the bits that each of its flows receives. A flow records the counter at its
+    start. The counter's rise since then is the amount that the flow has received. The counter of a slow
+    group is calculated from the time and the rate of its links. The counters of all other groups are calculated from
+    one value, `_level`. So an event takes a few searches in ordered lists, not a pass over all groups.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -227,7 +231,7 @@ class FairLink:
         self._queue(flow.group)
 
     def _count(self, group: _Group, flows: int) -> None:
-        """Adjust the even share to a change in a group's number of flows."""
+        """Adjust the even share after a group has gained `flows` flows, or lost flows if the number is negative."""
         if group.is_held:
             self._rest -= group.most * flows
         else:
@@ -394,7 +398,7 @@ class SharedFlow:
 class SharedLink:
     """Share a link in real time. The link advances its flows with a timer, and wakes the callers that wait for a flow.
 
-    The rates change at times that count from `origin_ns`.
+    A rate may change over time. The times of its changes are counted from `origin_ns`, when the link was created.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:
@@ -470,8 +474,8 @@ class Broadcasts:
         self._open.clear()
 
     def has_begun(self, model: int, child: int) -> bool:
-        """Return whether a child has begun to receive the broadcast of a model. If the child has lost a part, it must
-        get this part without a broadcast.
+        """Return whether a child has begun to receive the broadcast of a model. Such a child does not join the
+        broadcast again: if it has lost a part, the part is sent to this child alone.
         """
         broadcast = self._open.get(model)
         return broadcast is not None and child in broadcast.heard_by

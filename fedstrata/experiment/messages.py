@@ -76,8 +76,8 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the message about a key that has several forms, such as the kinds of `partition`. The file names no form
-    of the key, or an unknown form.
+    """Return the message for a file that names no form, or an unknown form, of a key with several forms. An example of
+    such a key is `partition` with its kinds.
     """
     context, place = fault["ctx"], fault["loc"]
     if fault["type"] == "union_tag_not_found":
@@ -200,15 +200,15 @@ def _called(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _shared(path: str, key: str) -> int:
-    """Return the number of leading parts that the known key `path` and the key `key` have in common. In `path`, the
-    part N replaces the index of a list, and matches any part.
+    """Return the number of leading parts that the known key `path` and the key `key` have in common. A part N of `path`
+    stands for any index of a list, see `_keys`, so it matches any part of `key`.
     """
     pairs = zip(path.split("."), key.split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
 
 
 def _keys(node: Schema, definitions: Schema, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a JSON Schema. The part N replaces the index of a list."""
+    """Yield the dotted keys of a JSON Schema. The part N stands for any index of a list, as in `faults.N.at`."""
     if "$ref" in node:
         node = definitions[node["$ref"].rpartition("/")[2]]
     for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):

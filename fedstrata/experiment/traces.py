@@ -135,8 +135,9 @@ class TraceSettings(Settings):
         return self
 
     def _check_samples(self, samples: Sequence[tuple[int, int]], length: int) -> None:
-        """Raise ValueError if the times of samples do not increase, if the samples end too early, or if the trace
-        carries nothing.
+        """Raise ValueError for samples that are no valid trace. Their times must begin at 0 and increase up to
+        `length`, and each rate must last 1 ms or longer. At least one rate must be above 0. The key `after` must be
+        set; with `hold`, the last rate must be above 0.
         """
         times = [at for at, _ in samples]
         if times[0] != 0:

@@ -31,7 +31,7 @@ class Table(Generic[R]):
     """Describe a CSV file of the record, so that it can be written and read."""
 
     def __init__(self, row: type[R]) -> None:
-        """Set the class of the rows, which must be a checked dataclass."""
+        """Set the class of the rows. It is a dataclass of pydantic, which checks the values of a row."""
         self.columns = tuple(field.name for field in fields(row))
         self._row = row
         self._adapter = TypeAdapter(row)

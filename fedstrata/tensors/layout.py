@@ -62,8 +62,8 @@ class Layout:
 
     @property
     def is_small(self) -> bool:
-        """Return whether the flat vector is small. A small vector is kept in memory, and is written to disk only after
-        its round has opened.
+        """Return whether the flat vector is so small that a server keeps it in memory. Servers keep larger vectors only
+        in files.
         """
         return self.float32_bytes <= SMALL_BYTES
 

@@ -15,12 +15,12 @@ class Standing:
 
 
 class Backend:
-    """Define the calls of the GPS to the system in which it runs. Every call returns at once, and no call may end the
-    run.
+    """Define the requests of the GPS to the system in which it runs. Each call returns before its request is carried
+    out. A failed request does not end the run.
 
-    A later call about the same object replaces an earlier call. This base class is for one machine, and does nothing.
-    On one machine, the program that started the GPS reads from the GPS's status how many LPSs are needed. It starts
-    these LPSs, and ends all processes.
+    A later request replaces an earlier request of the same kind; only Events do not replace each other. This base class
+    is for one machine, and does nothing. On one machine, the program that started the GPS reads from the GPS's status
+    how many LPSs are needed. This program starts the LPSs, and ends all processes.
     """
 
     job = ""  # the name of the Kubernetes Job that ends with the run

@@ -50,10 +50,12 @@ def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matri
 def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
     """Return the standard deviation of the noise on each number of an answer of this shape.
 
-    The noise must cover the replacement of one example by any other. If both have the same label, the label's sum
-    changes by at most 2, and its squares by at most `share`. If they have different labels, the sums, counts and
-    squares of two labels change by at most 1, 1 and `share`. The second change is larger: √(4 + 2 · share²). `share` is
-    the factor of the squares in an answer.
+    The noise must cover the replacement of one example by any other. An example adds to its label's sum of points a
+    vector of length one or less. It also adds 1 to the label's count, and at most S = `SQUARES` to its squares. If both
+    examples have the same label, the sum changes by at most 2, the squares by at most S, and the count not at all. The
+    total change is then at most √(4 + S²). If they have different labels, the sum, count and squares of each label
+    change by at most 1, 1 and S. The total change is then at most √(4 + 2 S²). The noise covers this larger change, and
+    the rounding of the sums.
     """
     sensitivity = (1 + FLOAT64) * math.sqrt(4 + 2 * SQUARES**2) + math.sqrt(math.prod(shape)) / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
@@ -100,7 +102,8 @@ class Means:
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
     """Compute the label means from the answers of devices, and return them. Each answer has shape (classes, m + 2), and
-    `deviation` is the standard deviation of its noise. `spread` is v; if it is None, v is computed from these answers.
+    `deviation` is the standard deviation of its noise. `spread` is v, see `spread_of`; if it is None, v is computed
+    from these answers.
     """
     counts, centres, noise, _ = _parts(answers, deviation)
     if spread is None:
@@ -110,16 +113,17 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | 
 
 
 def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
-    """Return v, the lower median over devices of a device's spread within its labels. `answers` has the answer of each
-    device.
+    """Return the spread v. The spread of one device is the mean squared distance of its points from the mean of their
+    label. v is the lower median over the devices. `answers` has the answer of each device.
     """
     blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
     return max(lower_median(np.concatenate([spreads for *_, spreads in blocks])), LEAST_SPREAD)
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
-    """Return, for each device and label: the count, the mean, and the squared error of the mean that noise causes. The
-    count is 0 for labels that are left out. Also return each device's spread.
+    """Return for each device and label: the number of examples, the mean of their points, and the squared error that
+    noise causes in this mean. A label with too few examples is left out: its number is 0. The fourth array has the
+    spread of each device, see `spread_of`.
     """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
@@ -131,7 +135,9 @@ def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, N
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:
-    """Return the similarity of N devices to M other devices in each view, in [0, 1], shape (N, M)."""
+    """Return two kinds of similarity (views) of N devices to M other devices: `mass` and `meaning`. Each has
+    shape (N, M) and values from 0 to 1.
+    """
     mass, meaning, weights = (np.zeros((len(one.shares), len(other.shares))) for _ in range(3))
     for label in range(one.shares.shape[1]):
         these, those = one.centres[:, label], other.centres[:, label]
@@ -185,11 +191,12 @@ def grouped(
 def clearest(
     found: Mapping[str, Matrix], views: Sequence[str], count: int | None
 ) -> tuple[NDArray[np.int64], str, str]:
-    """Cluster the devices in the clearest view. Return each device's cluster number, shape (N,), the name of the view,
-    and a text that says how the number of clusters was found.
+    """Cluster the devices by the clearest view, which is one of the kinds of similarity in `found`. Return each
+    device's cluster number, shape (N,), the name of the view, and a text that says how the number of clusters was
+    found.
 
     The clearest view has the highest silhouette with `count` clusters or, if `count` is None, with any number from 2 to
-    N / 2.
+    N / 2. If `count` is None and the silhouette shows no groups, all devices are in one cluster.
     """
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform

@@ -79,17 +79,22 @@ class LateAnswers:
         self._folder = folder
 
     def save(self, global_round: int, late: list[pb.Flow]) -> None:
-        """Save the late answers of a global round, before the other answers go to the GPS."""
+        """Save the transfers of the devices that answered too late in a global round.
+
+        This must be done before the other answers go to the GPS. If the LPS is restarted after the GPS has made the
+        plan, the LPS reads the file.
+        """
         write_report(
             self._path(global_round), gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
         )
         self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def read(self, global_round: int) -> list[pb.Flow]:
-        """Return the late answers of a global round that were saved before a restart.
+        """Return the transfers of the devices that answered too late in a global round, as saved before a restart.
 
         Raises:
-            StateError: the file is damaged or missing. Without the file, excluded devices would continue.
+            StateError: the file is damaged or missing. Without the file, the LPS would let these devices take part in
+                the round again.
         """
         path = self._path(global_round)
         if not path.exists():

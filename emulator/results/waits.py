@@ -86,7 +86,7 @@ class _Round:
 
 def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> list[_Round]:
     """Return an LPS's rounds. The first round begins when the model has arrived at the LPS. Each other round begins
-    when the previous round ends. On the real clock, rounds have their real durations.
+    when the previous round ends. A round lasts as long as timeline.csv says or, without this file, rounds.csv.
     """
     took: dict[int | None, float] = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
     took |= {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}

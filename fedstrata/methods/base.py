@@ -328,13 +328,13 @@ class Method:
 
     @property
     def clusters_known(self) -> int:
-        """Number of clusters. It is 0 if the number is unknown before the run, because the plan decides it."""
+        """Number of clusters. It is 0 if the plan decides the number."""
         return 1
 
     def refuses(self) -> Mapping[str, str]:
-        """Return what the method refuses, such as keys of the experiment file, each with the reason.
+        """Return the features, such as keys of the experiment file, that the method refuses, each with the reason.
 
-        `fedstrata.checks.combinations` has the allowed names.
+        `FEATURES` in `fedstrata.checks.combinations` has the names of all features.
         """
         return {}
 
@@ -358,8 +358,8 @@ class Method:
     # questions
 
     def questions(self) -> Sequence[Question]:
-        """Return the questions for devices. Questions before training are asked in this order. At most one question is
-        for global rounds.
+        """Return the questions for devices. Questions before training are asked in this order. A method has at most
+        one question that devices answer in every global round.
         """
         return ()
 
@@ -376,14 +376,14 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} asks {question.name}, but does not implement answer")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """Compute a value from the relayed answer of another device, and return it. The device keeps these values for
-        its own next answer, where they are the argument `heard`.
+        """Return a value computed from the relayed answer of another device. The device's own next answer receives
+        these values as the argument `heard`.
         """
         raise NotImplementedError(f"{type(self).__name__} relays {question.name}, but does not implement hear")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError if an answer has the right shapes but impossible values. `relayed_by` has the devices with
-        relayed answers that the sender of this answer had received before.
+        """Raise PayloadError if an answer has the right shapes but impossible values. `relayed_by` has the indexes of
+        devices. The answering device had received the relayed answers of these devices.
         """
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:

@@ -58,8 +58,9 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
-    """Return the lower median of values, one per device. If most devices are honest, dishonest devices cannot raise the
-    lower median above the largest value of the honest devices.
+    """Return the median of values, one per device. Of two middle values, return the lower.
+
+    If most devices are honest, the result is at most the largest value of an honest device.
     """
     return float(np.sort(values)[(len(values) - 1) // 2])
 
@@ -79,9 +80,9 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
     """Find the number of clusters by the widest gap between successive merge heights. Return the number, and a text
     with the reason.
 
-    Let h_0 = 0 and h_1 ≤ … ≤ h_(N−1) be the heights. T is the number from 2 to N with the largest gap h_(N−T+1) −
-    h_(N−T). If several gaps are equal, T is the smallest of these numbers. If the height of the last merge is below
-    0.2, all devices form one cluster.
+    For N devices, let h_0 = 0, and let h_1 ≤ … ≤ h_(N−1) be the merge heights. T clusters, with T from 2 to N, belong
+    to the gap h_(N−T+1) − h_(N−T). The T with the largest gap is chosen, or the smallest such T. If the height of the
+    last merge is below 0.2, all devices form one cluster instead.
     """
     devices = len(heights) + 1
     if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
@@ -92,11 +93,13 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
 
 
 def outlying(affinity: Matrix) -> list[int]:
-    """Return the row numbers, ascending, of single devices that hide the groups of the other devices.
+    """Return the row numbers, ascending, of devices that resemble no other device, and that hide groups among the other
+    devices.
 
-    A device that resembles no other device can cause the widest gap between merge heights. Then all other devices are
-    one cluster. If the merge heights inside this cluster have a gap of at least 0.2, return the single devices; the
-    cluster is then tested again without them.
+    A device that resembles no other device can cause the widest gap between merge heights. A cut at this gap makes this
+    device a cluster of its own, and all other devices one large cluster. The large cluster may still consist of groups:
+    this is assumed if its own merge heights have a gap of at least 0.2. Then the device is part of the result, and the
+    same test is repeated with only the devices of the large cluster.
     """
     there = np.arange(len(affinity))
     while len(there) > 2:
@@ -118,8 +121,8 @@ def grouped_by(
     """Cluster devices. Return the clusters as lists of device indexes, and a text that says how their number was found.
 
     Clustering is agglomerative, by average linkage of the distances 1 − affinity. `affinity` has shape (N, N), in the
-    order of `devices`. If `clusters` is None, the dendrogram decides the number of clusters. With `sets_apart`, each
-    `outlying` device then becomes a cluster of its own.
+    order of `devices`. If `clusters` is None, the dendrogram decides the number of clusters. If `sets_apart` is
+    also set, each device of `outlying` becomes a cluster of its own, and the dendrogram is computed without them.
     """
     if clusters is None:
         if sets_apart and (apart := outlying(affinity)):

@@ -269,7 +269,7 @@ class Summary:
         return sum(link.total for link in self.bytes.values())
 
     def link(self, name: Link) -> LinkBytes:
-        """Return the bytes of a link. If none were counted, both numbers are zero."""
+        """Return the bytes of a link in its two directions. If no bytes were counted, both numbers are 0."""
         return self.bytes.get(name, LinkBytes(up=0, down=0))
 
     def document(self) -> dict[str, Any]:
@@ -302,8 +302,8 @@ def read_summary(path: Path) -> Summary:
 
 
 def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a file in the form that `Summary` needs. The keys of metrics, which are at the top level of
-    the file, are under `measured` there.
+    """Return the content of summary.json in the form that `Summary` needs. In the file, the keys of metrics are at the
+    top level. In the returned mapping, they are under `measured`.
     """
     rest = dict(document)
     listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])

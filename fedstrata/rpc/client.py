@@ -71,7 +71,8 @@ _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in 
 
 class Connection:
     """Connect this process to one parent. gRPC connects at the first call, and again whenever the connection is lost.
-    Use this object as an async context manager, which gives the channel, or close it.
+
+    `async with` gives the gRPC channel, and closes the connection at the end. Without `async with`, call `close`.
     """
 
     def __init__(self, address: str, security: Security, parent: Name = GPS) -> None:

@@ -24,8 +24,9 @@ class UploadWait:
     """Hold the total time that a server waits for the parts of an upload: an initial time, and more time for each
     received byte.
 
-    The initial time is the sender's own deadline for a chunk or for the server's largest payload, plus ten seconds.
-    Senders assume twice the rate that is required here, so they give up earlier than the server.
+    The initial time is the deadline that a sender sets for one chunk, plus ten seconds. A server that knows its largest
+    payload uses the sender's deadline for this payload instead (`upload_wait`). A sender's deadline assumes twice the
+    rate `least_bytes_per_s`, so the sender gives up earlier than the server.
     """
 
     first_s: float = payload_timeout_s(CHUNK_BYTES) + LATER_S

@@ -44,7 +44,8 @@ class UpdateLayouts:
     def of(self, lps_round: int) -> Acceptance:
         """Return the required form of updates in an LPS round.
 
-        A round before the first known round has the form of the first known round.
+        The forms are known from the first model on that this process has received. For an earlier LPS round, return
+        the form that belongs to the first model.
 
         Raises:
             NotReadyError: this LPS has restarted, and does not know yet which tensors are sent.
@@ -110,8 +111,8 @@ class ReceivedStreams(Holding):
         return report
 
     async def _start_from(self, received: ReceivedModel) -> None:
-        """Start a global round with the streams that the GPS has sent. Raises PayloadError if the message has invalid
-        offers.
+        """Start a global round with the streams that the GPS has sent. Raises PayloadError if the GPS says with invalid
+        numbers which clusters' models each cluster receives.
         """
         parts = self._parts
         await parts.gps.plans.until_heard(received.plan_version)
@@ -158,8 +159,8 @@ class ReceivedStreams(Holding):
             self._vector = await asyncio.to_thread(self._vector.moved, sums)
 
     def _add_bases(self, sums: RoutedSums) -> None:
-        """Turn the sums of mixed streams, which are sums of differences, into sums of whole values. For this, add the
-        values that each device received.
+        """Turn the sums of mixed streams into sums of whole values. A stream is mixed if the plan sets `weights` for
+        its channel. Devices send differences, so this adds the weighted values that each device received.
         """
         vector, members = self._base, self._parts.members
         own = {
@@ -180,10 +181,10 @@ class ReceivedStreams(Holding):
     # --- the global round ---------------------------------------------------------------------
 
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
-        """Return this LPS's update of every stream.
+        """Save the report, and return this LPS's update of every stream.
 
-        The report is saved first, because only this LPS has the report's last row. The GPS may close the round while
-        this LPS is absent.
+        Only this LPS has the report's last row. The LPS may be restarted after its update, when the GPS has already
+        closed the round. The LPS then continues with the saved report.
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)

@@ -13,8 +13,10 @@ from fedstrata.methods import Measurement, Trained
 
 
 class LocalSteps:
-    """Implement `fedstrata.methods.Steps`. If each step uses the gradient at the present weights, the result has the
-    same bits as after `train`.
+    """Implement `fedstrata.methods.Steps`, with which a method controls each local step.
+
+    A method may use other gradients than `train` in `device.training`. If each step uses the gradient of the next batch
+    at the present weights, as `train` does, the result has the same bits as the result of `train`.
     """
 
     def __init__(self, job: TrainingJob) -> None:

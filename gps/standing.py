@@ -37,7 +37,9 @@ def standing(run: Run) -> RunResult:
 
 
 def result_of(run: Run) -> tuple[RunResult, Timing]:
-    """Return the whole content of the record. The run must not change while this function collects the content."""
+    """Return the whole content of the run's record: the results and the times. The run must not change while this
+    function collects them.
+    """
     ids, first, clock = run.experiment.device_ids(), run.plans.first, run.clock
     result = replace(
         standing(run),

@@ -61,7 +61,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class ClaimRuns:
-    """Read the runs on a volume claim. An additional pod, the reader, mounts the claim and sends their records."""
+    """Read the runs on a volume claim. An additional pod, the reader, mounts the claim and sends the runs' records."""
 
     api: SweepApi
     objects: SweepObjects

@@ -51,8 +51,8 @@ class GpsClock:
 
     @property
     def knows_start(self) -> bool:
-        """Return whether LPSs can begin. They can if the time at which training began is known, or if this clock does
-        not need that time.
+        """Return whether LPSs may begin to train. They may if this clock does not need the time at which training
+        began, or if this time is already in the journal.
         """
         return True
 
@@ -60,8 +60,8 @@ class GpsClock:
         """Calculate, from the answers in the journal, how long the questions before training took."""
 
     def resume(self, global_round: int) -> None:
-        """Set the time of the links to the time since training began, so that a restarted GPS has links with the right
-        rates. A GPS calls this when it opens its first global round.
+        """Tell the links how long ago training began, because their rates depend on this time. A GPS calls this when it
+        opens its first global round after a start or restart.
         """
 
     def begins_ns(self, global_round: int) -> int:
@@ -120,7 +120,7 @@ class VirtualGpsClock(GpsClock):
 
 
 class RealGpsClock(GpsClock):
-    """Delay the traffic of LPSs and, before training, of devices."""
+    """Delay messages between the GPS and LPSs. Before training, also delay messages between the GPS and devices."""
 
     def __init__(self, experiment: Experiment, journal: Journal, time: Clock | None = None) -> None:
         super().__init__(experiment, journal)
@@ -151,8 +151,8 @@ class RealGpsClock(GpsClock):
 
 
 def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
-    """Return the questions that were asked before training, by name. Each question has the sizes of the devices'
-    answers, and how many examples the devices used. Both come from the journal. Newcomers are left out.
+    """Return, by name, the questions to devices before training. Each question has, for each device, the size of the
+    answer and the number of examples used for it, from the journal. Devices that join later (newcomers) are left out.
     """
     method, asked = make_method(experiment), {}
     for question in method.questions():

@@ -63,9 +63,10 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """Return two numbers about the whole periods of the present trace that `_end_on` can skip from `now_ns` on.
-        They are the duration of these periods in nanoseconds, and the bits that the link carries in them, multiplied by
-        10⁹. The second number is at most `worth`.
+        """Return how much of a transfer `_end_on` can skip at once: whole periods of the trace that applies now.
+
+        The first number is the duration of the skipped periods in nanoseconds. The second number is the bits that the
+        link carries in them, multiplied by 10⁹; it is not larger than `worth`. Without a periodic trace, both are 0.
         """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
@@ -145,7 +146,9 @@ def longest_ns(bits: int, rate: AnyRate) -> int:
 
 
 def _longest_on(source: "int | Trace", bits: int) -> int:
-    """Return an upper limit of the time that this many bits take with this constant rate, or with this trace alone."""
+    """Return an upper limit of the time, in nanoseconds, that this many bits take. The link has this constant rate or
+    trace, without end, and the transfer may start at any time.
+    """
     if not isinstance(source, Trace):
         return end_of(0, bits, source)
     if source.period_ns is None:

@@ -31,8 +31,8 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
     public examples.
 
     Raises:
-        ExperimentError: the data set lacks a label that `partition.public` names. Or public examples are also the test
-            examples, although a group's shift changes the examples of its devices.
+        ExperimentError: the data set lacks a label that `partition.public` names. Or devices must test on public
+            examples, but some devices have changed examples, such as rotated images.
         DataError: too few examples are left for the public set, or a device has too few examples for tests.
     """
     share = partition.test_share
@@ -55,8 +55,10 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
 
 
 def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, seed: int) -> Assignment:
-    """Return the split in which a device's tests are the public examples with its labels. Other test examples are not
-    used. Raises ExperimentError if a shift changes examples.
+    """Choose the public examples, and let devices test on them. Return the new split, without other test examples.
+
+    Each device tests on those public examples that have a label from its training data. Raises ExperimentError if the
+    experiment changes the data of some devices, such as by rotation.
     """
     if any(shift.changes for shift in split.shifts or ()):
         raise ExperimentError(

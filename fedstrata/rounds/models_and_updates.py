@@ -123,7 +123,7 @@ class Shield:
 
     def take(self, roster: pb.Roster) -> None:
         """Hide each update from now on, so that only the sum over the devices of this roster is readable. Raises
-        PayloadError if this is not possible.
+        PayloadError if this is not possible; this class always raises it.
         """
         raise PayloadError(
             "the parent asks for hidden updates, and this process does not hide them; give all processes the same "

@@ -137,8 +137,8 @@ class OpenRound:
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start with the same model. `told` has the arrays that a plan sends to
-        all devices.
+        """Return a round in which all children start with the same model. `told` has arrays that the GPS sends to all
+        devices, and `rest` the other fields of the round.
         """
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
@@ -160,8 +160,8 @@ class OpenRound:
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the size and the number of the model that the parent sends to a child. The size includes the model's
-        header. The deadline and the timeline of the round use both numbers.
+        """Return which model the parent sends to a child, and its size in bytes with the header. The round's deadline
+        and timeline depend on these values.
         """
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)

@@ -119,7 +119,7 @@ def with_tls_options(arguments: "Arguments") -> "Arguments":
 
 
 def add_operator_option(arguments: argparse.ArgumentParser) -> None:
-    """Add the option of `security_of` that a program of an operator has."""
+    """Add the option `--tls` to a program that an operator runs. `security_of` reads this option."""
     arguments.add_argument("--tls", help="Show the operator's certificate of this folder, if the GPS speaks TLS.")
     arguments.set_defaults(revoked=None, server_domain=None)
 
@@ -141,8 +141,9 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
 
 
 def tls_security_of(options: argparse.Namespace, *me: Name, issue: str) -> TlsSecurity:
-    """Return the security of a process that needs a certificate. Raises CertificateError if the options name no folder
-    with a certificate. The message then says that `fedstrata certs issue`, followed by the text `issue`, makes one.
+    """Return the security of a process that needs a certificate. `issue` has the arguments with which `fedstrata certs
+    issue` makes this certificate. Raises CertificateError if the options name no folder with a certificate. The error
+    message then shows this command.
     """
     security = security_of(options, *me)
     if not isinstance(security, TlsSecurity):

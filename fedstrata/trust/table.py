@@ -32,8 +32,8 @@ Claims = Callable[[Any], Iterator[Claim]]
 
 @dataclass(frozen=True)
 class Rule:
-    """State who may make a call: the allowed roles, and how to read the sender from a message. The caller's certificate
-    must include every sender that its messages state.
+    """State who may make a call: the allowed roles, and how to read the sender's id from a message. A call is refused
+    if one of its messages states a sender that the caller's certificate does not name.
     """
 
     roles: tuple[Role, ...]

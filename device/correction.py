@@ -25,8 +25,9 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
     `beside` is the number of vectors that the correction gets in addition to gradient and weights.
 
     Raises:
-        PluginError: the result has another shape or type than the gradient, or depends on other elements or on chance.
-            Or the correction changes or returns an argument other than the gradient.
+        PluginError: the result has another shape or type than the gradient. Or an element of the result depends on
+            chance or on other elements of the arguments. Or the correction changes or returns an argument other than
+            the gradient.
     """
     numbers = [
         torch.linspace(-1.0, 2.0 + place, 4 * ELEMENTS).sin().reshape(2, 2, ELEMENTS) for place in range(2 + beside)

@@ -28,8 +28,8 @@ class Correction:
     """Correct the gradients of a stack, tensor by tensor, and change the weights by the result."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
-        """Prepare the correction for the jobs of a stack. All jobs must have the same `correct`, the same plain SGD,
-        and the same number of vectors in `beside`.
+        """Prepare the correction for the jobs of a stack, one job per device. All jobs must have the same `correct`,
+        the same plain SGD, and equally many further arguments for `correct` (`job.beside`).
         """
         self.stack = stack
         self.correct = correct
@@ -54,8 +54,10 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """Hold one tensor of the model for some of the stack's devices. At the end of `weights` and `gradient` there may be
-    one device of padding, which `moved` does not have. The padding makes their size fill the processor's vector units.
+    """Hold one tensor of the model for some of the stack's devices.
+
+    `weights` and `gradient` may end with one additional row, so that their number of elements is a multiple of
+    `ELEMENTS`. A training step does not change the weights in this row.
     """
 
     number: int  # the number of the leaf
@@ -63,7 +65,7 @@ class _Part:
     weights: torch.Tensor
     beside: tuple[torch.Tensor, ...]
     gradient: torch.Tensor  # memory for the gradient
-    moved: torch.Tensor  # the weights without the padding device
+    moved: torch.Tensor  # the weights without the additional row
     velocity: torch.Tensor | None
 
 
@@ -86,8 +88,8 @@ class CorrectedSteps(DenseSteps):
 
 
 def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
-    """Divide the devices of a stack into parts for one tensor. The gradients of one part fit into the processor's
-    cache.
+    """Divide the first `active` devices of a stack into parts, for the tensor with this number. A part has so few
+    devices that their gradients of this tensor fit into the processor's cache, but at least one device.
     """
     leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
     even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
@@ -111,8 +113,10 @@ def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
 
 
 def _leaves_of(model: Model, vectors: Sequence[Flat]) -> list[torch.Tensor]:
-    """Return one vector per device as tensors in the form of a stack. If all vectors are equal, the weight matrices are
-    stored only once, so that they stay in the cache.
+    """Cut each device's vector into the model's tensors. Return a list with one stacked tensor for each tensor of the
+    model. The first dimension of a stacked tensor is the device.
+
+    If all vectors are equal, each weight matrix is stored only once, so that it stays in the processor's cache.
     """
     first = vectors[0].view(np.uint32)
     if len(vectors) == 1 or not all(np.array_equal(each.view(np.uint32), first) for each in vectors[1:]):

@@ -145,7 +145,9 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
 
 
 def _settings_of(run: RunRecord) -> dict[str, str]:
-    """Return the experiment with all defaults as dotted keys. Keys that may differ within a group are left out."""
+    """Return all settings of the run's experiment, including defaults, by dotted key such as `training.batch_size`.
+    Keys that may differ within a group are left out.
+    """
     return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
 
 

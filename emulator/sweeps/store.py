@@ -35,8 +35,8 @@ class SweepStore(Protocol):
 
     @property
     def folder(self) -> Path:
-        """The folder to which the runs of this process write. All records and the tables are written to this folder,
-        too.
+        """The sweep's folder, as this process sees it. The runs of this process write to it. It also gets the tables,
+        and the records of runs by other processes.
         """
 
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
@@ -58,7 +58,9 @@ class SweepStore(Protocol):
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """Share the runs in a folder that all processes can access. Claims are kernel locks."""
+    """Share the runs in a folder that all processes can access. The claim of a run is a file lock, which the operating
+    system ends when the process dies.
+    """
 
     folder: Path
 

@@ -48,9 +48,7 @@ class Begun(Protocol):
         """The children for which the round waits."""
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the size and the number of the model that the parent sends to a child. The size includes the model's
-        header.
-        """
+        """Return which model the parent sends to a child, and its size in bytes with the header."""
 
 
 class Deadline:
@@ -153,8 +151,9 @@ class OwnLinks(Deadline):
     can_be_missed = True
 
     def __init__(self, timed: Round, *, deadline_ns: int, free: Mapping[str, int], indexes: Mapping[str, int]) -> None:
-        """Set the round `timed`, which calculates virtual times, and the allowed time `deadline_ns`. `free` maps each
-        device to the time from which the device is present and not busy.
+        """Set `timed`, the object that calculates the round's virtual times, and `deadline_ns`, the time that children
+        have. `free` maps each child's id to the time from which the child is present and not busy. `indexes` maps the
+        ids to the children's indexes.
         """
         self._timed = timed
         self._deadline_ns = deadline_ns
@@ -313,8 +312,8 @@ class SharedUplink(OwnLinks):
         self._late_answers[name] = Exchanged.of_flow(flow)
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return the transfers as children announced them, not as children sent them. Lateness was calculated from the
-        announcements.
+        """Return the same two mappings as the base class, but with the announced transfers instead of the actual
+        transfers. The reason is that lateness was calculated from the announced transfers.
         """
         counted = {name: self._counted.get(name, each) for name, each in exchanged.items()}
         dropped = {name: each for name, each in self._counted.items() if name not in exchanged}

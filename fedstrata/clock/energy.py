@@ -78,7 +78,9 @@ class DeviceEnergy:
     def _took(
         self, index: int, *, down: tuple[int, int] = (0, 0), up: tuple[int, int] = (0, 0), compute_ns: int = 0
     ) -> Energy:
-        """Return the energy of transfers and of computing, from bytes and nanoseconds."""
+        """Return the energy that a device needs to receive (`down`), to send (`up`) and to compute. `down` and `up` are
+        pairs: the number of bytes, and the duration in nanoseconds.
+        """
         if self._settings is None:
             return NONE
         if index not in self._known:

@@ -60,7 +60,9 @@ class Privacy:
 
 
 def privacy_summary(experiment: Experiment, spent: float | None = None) -> Privacy | None:
-    """Return the description of the noise of a run for the record; None if the experiment has no section `privacy`."""
+    """Return the description of the noise of a run for the record. `spent` is the ε that the run has spent on updates.
+    If the experiment has no section `privacy`, return None.
+    """
     privacy, budget = experiment.privacy, budget_of(experiment)
     if privacy is None:
         return None

@@ -128,7 +128,9 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
 
 
 def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-    """Return a method's plan. Raises PluginError if the method's code fails."""
+    """Let a method make a plan from the devices' answers, and return the plan. `before` is the previous plan; None for
+    the first plan. Raises PluginError if the method's code fails.
+    """
     with _or_failed(method, "make a plan"):
         return method.plan(moment, answers, before)
 

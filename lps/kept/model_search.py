@@ -95,8 +95,9 @@ class Votes:
 class ModelSearch:
     """Find a cluster's model on the cluster's devices, before a round can open.
 
-    The LPS asks several devices that have a model at the same time. Each of them first sends the round and the digest
-    of its model. The LPS believes the most frequent answer, and reads the model from a device that gave this answer.
+    From all devices that have kept a model, the LPS asks several at the same time. Each asked device first sends the
+    round and the digest of its model. The LPS believes the most frequent answer, and reads the model from a device that
+    gave this answer.
     """
 
     def __init__(

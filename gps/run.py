@@ -161,7 +161,7 @@ class Run:
     # --- changes ------------------------------------------------------------------------------
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
+        """Begin a phase of the run, and write its beginning to the journal."""
         self.phase = phase
         self.journal.begin_phase(phase)
         self.reports.counts.keep()

@@ -41,7 +41,7 @@ class SweepResults:
 
     @cached_property
     def of(self) -> Measures:
-        """The measures that the tables can show. The main metric of the sweep's first run decides which they are."""
+        """The measures that the tables can show. The main metric of the first record decides which they are."""
         return Measures(headlines_of(self.records.values())[0])
 
     @cached_property

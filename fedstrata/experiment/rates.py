@@ -44,8 +44,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Hold constant rates and traces. Each applies from its start until the next start; the first start is 0. The last
-    one applies without end.
+    """Hold constant rates and traces (rates that change over time). Each applies from its start until the next start;
+    the first start is 0. The last one applies without end.
     """
 
     starts: tuple[int, ...]
@@ -107,7 +107,7 @@ def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Seque
 
 def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
     """Return the time at which the last bit of a transfer leaves a link that carries nothing else. The transfer starts
-    at `start_ns`. If the rate is None, it takes no time.
+    at `start_ns`. If the rate is None (no limit), the transfer takes no time.
     """
     if isinstance(rate, RateSchedule):
         return _end_on(rate, start_ns, bits * SECOND_NS)

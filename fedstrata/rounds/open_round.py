@@ -114,7 +114,7 @@ class Stage:
         """Wait for the messages that come before updates. Leave out the children that do not send them."""
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
-        """Note that the round now collects updates. `clusters` has the cluster in which each child continues."""
+        """Note that the round now collects updates. `clusters` maps each child to its cluster from now on."""
 
 
 @dataclass

@@ -84,7 +84,7 @@ class RoundServer(ChildCalls):
         return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
-        """Collect updates in `sums` from now on. `clusters` has the cluster in which each child continues the round."""
+        """Collect updates in `sums` from now on. `clusters` maps each child to its cluster from now on."""
         opened = self.opened()
         opened.intake.sums = sums
         for stage in opened.stages:

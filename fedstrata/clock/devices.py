@@ -56,8 +56,8 @@ class Boards:
         return self.training_ns(index, examples)
 
     def _factor(self, index: int) -> Fraction:
-        """Return how many times as long as the reference board a device takes. The number is rounded to a millionth, so
-        that all machines agree.
+        """Return the time that a device takes for an example, divided by the time that the reference board takes. The
+        number is rounded to a millionth, so that all machines calculate with the same number.
         """
         factor = self._factors.get(index, 1.0)
         if self._compute is not None and self._compute.spread is not None:

@@ -58,8 +58,9 @@ class Part:
         )
 
     def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
-        """Return this part after the child's answer. The child learns of the plan one latency after its parent learns
-        of the plan, and then continues.
+        """Return this part with the times after the child's answer, including `ready_ns`, when the child begins to send
+        its update. The child learns of the plan one latency after its parent learns of the plan. It then computes the
+        rest of its work.
         """
         return replace(
             self,
@@ -69,7 +70,9 @@ class Part:
         )
 
     def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
-        """Return this part with its end at the time `at_ns`."""
+        """Return this part with the end of its upload: the upload has arrived or was given up at `at_ns`.
+        `unsent_bytes` is the number of bytes that had not left the shared link by then.
+        """
         up_ns = self.up_ns + at_ns - self.ready_ns
         return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
@@ -98,8 +101,8 @@ class Part:
         )
 
     def check_ends(self, at_ns: int) -> None:
-        """Raise PayloadError if the work of this part takes more than 73 years, the limit of the virtual clock. The
-        parent then refuses the child.
+        """Raise PayloadError if the time `at_ns` or the work of this part is 73 years or more, the limit of the virtual
+        clock. The parent then refuses the child.
         """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
@@ -131,8 +134,8 @@ class Round:
     def send_models(self, sent: Sent) -> Mapping[str, int]:
         """Calculate the time at which each child has its model. Keep these times, and return them.
 
-        Call this for a round that children may leave before its end. Then the times of the other children's models stay
-        the same.
+        Call this for a round that children may leave before its end. Otherwise a child that leaves would change
+        the times of the children that share a link with it.
         """
         self._there = {part.name: part.had_ns for part in self._parts(sent)}
         return self._there
@@ -173,7 +176,7 @@ class Round:
         return part.over(at_ns)
 
     def check_ends(self, name: str, updated: Exchanged) -> None:
-        """Raise PayloadError if a child's work takes more than 73 years even without the sending of the update."""
+        """Raise PayloadError if the virtual clock reaches 73 years before a child begins to send its update."""
         (part,) = self._ready(self._parts({name: updated}))
         part.check_ends(part.ready_ns)
 

@@ -101,7 +101,9 @@ def _part(path: Path, device: str = "") -> Part:
 
 
 class _Roles:
-    """Hold the role of each array of the tables: input, further input, target or column."""
+    """Hold which arrays of the tables are inputs, further inputs (`data.more`), targets, and discrete columns
+    (`data.columns`).
+    """
 
     def __init__(self, settings: DataSettings, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -182,8 +184,8 @@ class _Roles:
         return whole[0] if is_array else np.stack(whole, axis=1)
 
     def _side_by_side(self, part: Part, names: Sequence[str], shape: tuple[int, ...]) -> Array:
-        """Join columns into one float32 array. If their number fits the shape, return an array of shape (n, *shape).
-        Otherwise return the columns joined along axis 1.
+        """Join columns into one float32 array, in which each row has the given shape. If the shape does not have as
+        many numbers as there are columns, return the columns side by side, shape (n, number of columns).
         """
         stacked = np.stack([_floats(part, name) for name in names], axis=1)
         fits = stacked.ndim == 2 and stacked.shape[1] == np.prod(shape, dtype=np.int64)

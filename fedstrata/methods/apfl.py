@@ -10,7 +10,7 @@ changes α:
 
     α ← α − η ⟨v − w, ∇f(v̄)⟩, kept in [0, 1].
 
-Devices measure the mix v̄. The first value of v is the first model that the device receives.
+Devices measure the mixed model v̄, which they use. The first value of v is the first model that the device receives.
 
 Departure: the weight of a device in each mean is its number of examples. In the paper all devices have the same weight.
 """
@@ -61,7 +61,7 @@ class Apfl(FedAvg):
         return Outcome.of_received(everybodys, used=used, personal=personal)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the mix, and the received global model."""
+        """Measure the mixed model v̄, which the device uses, and the received global model."""
         return await work.measure(self._mixed(work)), await work.measure(work.start)
 
     def _trained(self, everybodys: Steps, mine: Steps, alpha: float) -> tuple[Trained, Trained, float]:

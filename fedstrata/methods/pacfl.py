@@ -128,8 +128,8 @@ def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: 
 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
-    """Return the similarity of N devices, shape (N, N): one minus the angle divided by a right angle. For `sum`, the
-    sum of angles is divided by one right angle per vector.
+    """Return the similarity of N devices, shape (N, N): 1 − angle / (π / 2), with the angle between two devices. For
+    `sum`, the angle is the mean over pairs of vectors with the same number.
     """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):

@@ -84,8 +84,8 @@ class UpdateBudget:
         return self.epsilon_after(self.releases)
 
     def check_round(self, device_index: int, lps_round: int) -> None:
-        """Check that ε covers an update of this device in this round. Raises PayloadError if it does not. The device
-        then refuses the LPS's request.
+        """Check that ε was computed for an update of this device in this round. Raises PayloadError if not, because the
+        update would reveal more than ε says. The device then refuses the LPS's request.
         """
         is_of_run = 0 <= lps_round < self.rounds
         if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
@@ -95,8 +95,8 @@ class UpdateBudget:
             )
 
     def epsilon_after(self, releases: int, devices: int | None = None) -> float:
-        """Return ε after a device has released this many updates. A protected update or sum has noise from `devices`
-        devices, by default from `self.devices`.
+        """Return ε after a device has released this many updates. `devices` is the number of devices that have added
+        noise to each protected value, which is an update or a sum of updates. By default it is `self.devices`.
         """
         if not releases:
             return 0.0
@@ -120,9 +120,9 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
-    """Return the cohort of each round: the devices that the LPS asks for an update. Return None if every round asks all
-    devices, or if more than the seed decides the cohorts. Also return None if there would be more than `MOST_DRAWS`
-    random draws.
+    """Return the cohort of each round: the devices that the LPS asks for an update. This is possible before the run if
+    the seed alone decides the cohorts. Return None if other things may change them, such as a schedule or newcomers.
+    Also return None if every round asks all devices, or if there would be more than `MOST_DRAWS` random draws.
     """
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)

@@ -56,7 +56,9 @@ class Sending:
     def parts(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> Generator[pb.UpdatePart | bytes, None, None]:
-        """Yield the messages of an upload. The first message contains the header from `header`."""
+        """Yield the messages of an upload that begins at byte `offset`. The first message has the header that the
+        method `header` returns for the same arguments.
+        """
         header = self.header(update, offset, then_fetch=then_fetch)
         if header.unfit:
             yield pb.UpdatePart(header=header)

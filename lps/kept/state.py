@@ -55,8 +55,8 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. For each later
-        term, this LPS has another folder.
+        """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. In the folder of
+        a later term, the number of the term is added to the name `folder`.
 
         The parameter `optimiser` applies the mean update to the cluster's model. If `optimiser` is None, the mean
         update is added to the model.

@@ -53,7 +53,7 @@ class StreamVector:
         """Return, by cluster, the offer with which the cluster's devices start.
 
         Without `of_all` an offer has the cluster's model. With `of_all` an offer has all streams, or the streams of the
-        clusters that `named` lists. `told` has further values for all offers.
+        clusters that `named` lists. All arguments in `told` are passed to each `Offer`.
         """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:
@@ -77,8 +77,8 @@ class StreamVector:
         return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
-        """Return a new vector, to which the mean update of each stream is added. A stream's weight grows by the number
-        of examples of its update.
+        """Return a new vector, to which the mean update of each stream is added. For each stream, the number of
+        examples that have changed it grows by the number of examples of this update.
         """
         flat = self.flat.copy()
         for place, stream in zip(self.places, sums.streams, strict=True):

@@ -43,7 +43,9 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Yield every measured value of the LPS rounds, with its cluster, column and LPS round."""
+    """Yield each value of an LPS round that becomes a point of a curve. The values are from the columns of rounds.csv
+    with the task's metrics, and from the columns `MEASURED`. Values that are not finite are left out.
+    """
     rounds = record.rounds
     for column in (*record.metrics, *MEASURED):
         for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):

@@ -233,8 +233,8 @@ def _named(
 
 
 def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a section for this method or task. `name` is required, except for the default method or
-    task.
+    """Return the schema of the section of the experiment file for this method or task. In the schema, the section must
+    have the key `name`. Only for the default method or task, the section may leave this key out.
     """
     found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))

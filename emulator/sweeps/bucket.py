@@ -145,8 +145,8 @@ class SharedBucket:
 
     @contextmanager
     def joined(self, sweep: Sweep) -> Iterator[None]:
-        """Use the bucket and the folder during the block. At its beginning, complete records in the folder are copied
-        to the bucket.
+        """Use the bucket, and the sweep's folder on this machine, during the block. Before the block runs, copy the
+        complete records in the folder to the bucket.
         """
         self._bucket.check()
         with joined(self.folder, sweep):
@@ -214,8 +214,10 @@ class SharedBucket:
         )
 
     def _leased(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
-        """Take the lease of a run, and return the claim. If another process has the lease, return None. After the claim
-        is written, the next call lists the bucket again, because another process may just have finished the run.
+        """Take the lease of a run, and return the claim. If another process has the lease, return None.
+
+        Another process may have finished the run just before the claim was written. So after writing the claim, this
+        method forgets the last listing. The caller then sees from a new listing whether the run is finished.
         """
         name, failures = _name(run, "claim"), tuple[Failure, ...]()
         tag = self._tags.get(name)

@@ -1,7 +1,7 @@
 """The exact sum of one round. Updates are added chunk by chunk as they arrive.
 
-If an update remains incomplete, because its sender is refused or excluded, the sum is emptied (void). Then the children
-send their last updates again, as after a restart of the parent.
+If a child is refused or excluded, a part of its update may already be in the sum. This part cannot be removed, so the
+whole sum is emptied. Then the other children send their updates of this round again.
 """
 
 import asyncio
@@ -82,11 +82,11 @@ class Intake(Children):
 
     def _switch(self, child_id: str, child: Child) -> None:
         """Empty the sum, because a child has begun one update and continues with another. A child may do this once per
-        round, for instance after a restart.
+        round, for instance after a restart. This method always raises one of two errors.
 
         Raises:
-            OffsetError: always, so that the child begins its upload again.
-            PayloadError: the child does this for the second time in a round.
+            OffsetError: this is the child's first change in the round. The child must send its update from byte 0.
+            PayloadError: the child has already changed to another update in this round.
         """
         child.switch(child_id)
         self.void()
@@ -147,7 +147,7 @@ class Intake(Children):
     # --- faults and deadlines -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Continue without a child. If a part of the child's update is in the sum, empty the sum."""
+        """Continue without a child. Empty the sum if it has a part of the child's update, or if updates are masked."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
@@ -172,7 +172,9 @@ class Intake(Children):
         return late
 
     def restart(self, child_id: str) -> None:
-        """Forget a child's incomplete upload and its open stream. A complete update stays in the sum."""
+        """Forget a child's incomplete upload. If a part of this upload may be in the sum, empty the whole sum. If the
+        child's update is complete, do nothing.
+        """
         child = self._children.get(child_id)
         if child is not None and child.state is ChildState.AWAITED and child.has_part:
             self.void()
@@ -192,16 +194,14 @@ class Intake(Children):
             react()
 
     def _empty_if_void(self) -> None:
-        """If the sums are void, empty them. The caller holds the lock for the sums, so nothing is added at the same
-        time.
-        """
+        """Set the sums to zero if `void` was called since the last addition. The caller holds the lock `_folding`."""
         if self._is_void:
             if self.sums is not None:
                 self.sums.clear()
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """Stop collecting updates, forget the sum, and return the result of the round. The caller keeps the sum."""
+        """Stop collecting updates, and return the round's result. The result has no sum, because the caller has it."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True

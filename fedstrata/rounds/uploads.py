@@ -113,9 +113,11 @@ class Uploads:
         return True
 
     async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
-        """Add the parts after the header to the sum. Each chunk of a large update waits for a turn.
+        """Add the parts after the header to the sum. Turns limit how many chunks are processed at the same time (see
+        `Turns`): each chunk of a large update waits for its turn.
 
-        On the real clock, chunks take no turns, because they are small and arrive at the pace of the links.
+        Small updates need no turns. Updates on the real clock need none either, because their chunks are small and
+        arrive at the pace of the links.
         """
         if upload.codec.is_small or not self._terms.clock.takes_turns:
             async for part in parts:

@@ -75,8 +75,8 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     """
 
     def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
-        """Set `is_guarded`, which says whether a guard refuses bytes that cannot be decoded, after it has identified
-        the sender. Otherwise, this object refuses them.
+        """Set `is_guarded`, which says whether the server has a guard. A guard identifies the sender of a message, and
+        then refuses the message if its bytes cannot be decoded. Without a guard, this object refuses such messages.
 
         `uploads` limits the wait for uploads. `refused` receives the reason for each upload that the server ended.
         """
@@ -204,8 +204,8 @@ def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
 def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
     """Return the options that limit the connections and calls of peers.
 
-    A connection above the limit is closed at once. Each connection has a limit of calls. Further calls wait until
-    others end. One process may make the calls of all children on one connection.
+    A connection above the limit is closed at once. Each connection has a limit of open calls. Further calls wait until
+    others end. One process may run all children over one connection, so this limit allows the calls of all children.
     """
     return (
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),

@@ -1,6 +1,7 @@
-"""The sums that a parent collects in one round: one vector for all children, or several streams.
+"""The sums that a parent collects in one round: one vector for all children, or one vector per stream.
 
-The routes of a child define the streams to which its values are added, and its weight in each stream.
+A stream is a set of values that are averaged over the same devices. The routes of a child define the streams to which
+its values are added, and its weight in each stream.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ class Sums(Protocol):
         """
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the examples of a child after its whole payload was added."""
+        """Add the child's weights to the total weights. This is called after the child's whole payload was added."""
 
     def clear(self) -> None:
         """Reset the sums to zero."""
@@ -78,7 +79,7 @@ class OneSum:
         self._fold(self.total, start, values, weights[0])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the child's examples."""
+        """Add the child's number of examples to the total number of examples."""
         self.total.count(weights[0])
 
     def clear(self) -> None:
@@ -145,7 +146,7 @@ class RoutedSums:
                 self._fold(self.streams[route.stream], at, values[first - start : last - start], route.weight)
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the child's examples in every stream in the child's routes."""
+        """Add the child's weight in each stream of its routes to the total weight of the stream."""
         for stream, weight in self._weights[child_id].items():
             self.streams[stream].count(weight)
         self.counted.add(child_id)
@@ -186,8 +187,8 @@ class PartialSums:
             raise PayloadError(f"{child_id} states the weights {list(weights)[:8]}; expected at most {list(most)[:8]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add values from the payload of an LPS, which has all streams, one after another. `start` is the position of
-        the first value in the payload.
+        """Add values from the payload of an LPS. The payload has the values of all streams, one stream after another.
+        `start` is the position of the first given value in the payload.
         """
         stop = start + len(values)
         for number, stream in enumerate(self.streams):

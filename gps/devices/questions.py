@@ -169,7 +169,7 @@ class Questions:
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
         """Yield the answers of the other devices to the device that requests them, in index order, each as soon as it
-        has arrived. If an answer does not arrive in time, yield a message that the requesting device must call again.
+        has arrived. If an answer does not arrive in time, yield a message that asks the device to call again.
         """
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)

@@ -1,5 +1,5 @@
-"""The vector with the values of the GPS's streams, at the start of each global round. The vector is in files from which
-a restarted GPS continues.
+"""The vector that LPSs receive at the start of each global round. It has the values of all streams that the GPS keeps
+(see `gps.plans.keepers`). Each vector is written to a file, so that a restarted GPS can continue from it.
 """
 
 from collections.abc import Iterator

@@ -17,8 +17,8 @@ from fedstrata.record.rounds import page_row
 def write_report(folder: Path, global_round: int | None = None) -> Path:
     """Write the page about the record in `folder` to `report.html` in the same folder. Return the path of the page.
 
-    If the run had a clock, the page shows one global round in detail. This is `global_round`, counted from 1. By
-    default it is the longest global round.
+    For a run on the virtual or the real clock, the page shows one global round in detail. This is `global_round`,
+    counted from 1. By default it is the longest global round.
 
     Raises:
         DataError: the record is missing or malformed, or has no such global round.
@@ -31,8 +31,9 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
-    """Return the data of the page. They are the same as on the live page at the end of the run, with labels in
-    addition. If the run had a clock, they also have its times.
+    """Return the data of the page. They contain the data that the live page has at the end of the run, and the labels
+    of the devices' training examples. For a run on the virtual or the real clock, they also contain the times of rounds
+    and links.
     """
     relevance, waits = record.relevance, record.waits
     return {

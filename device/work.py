@@ -160,8 +160,8 @@ class DeviceWork:
         """Prepare the work of one device.
 
         Devices with the same `group` train at about the same time, so they may be trained together. `made` has the
-        results that the method `once` has computed. `begins` has what the device received for the LPS round; before
-        training it is None.
+        earlier results of `DeviceWork.once`, by their names. `begins` has what the device received for the LPS round;
+        before training it is None.
         """
         begins = begins or Beginning()
         self._host = host

@@ -57,10 +57,11 @@ class Clusters:
         self._is_over = False
 
     def are_open(self, *, may_have_begun: bool) -> bool:
-        """Return whether this LPS has opened a round of each cluster that it serves, or the run is over.
+        """Return True if this LPS has opened a round of each cluster that it serves, or if the run is over.
 
-        Set `may_have_begun` if the GPS may have assigned clusters to this LPS already. The result is then False until
-        this LPS knows its clusters.
+        If this LPS serves no cluster, the result is True. After a restart, however, the GPS may have assigned clusters
+        that this LPS does not know yet. Set `may_have_begun` in this case. The result is then False until the GPS has
+        sent the list of clusters.
         """
         is_known = self.are_known.is_set() or not may_have_begun
         return self._is_over or (is_known and all(service.is_open for service in self._services.values()))
@@ -69,7 +70,8 @@ class Clusters:
         """Return whether a device belongs to the cluster that its message names. If this LPS serves the cluster but
         does not know the device, wait at most `held_s` seconds for a newer list of devices.
 
-        The result is also True if this LPS does not serve the cluster, because the servicer then raises a better error.
+        If this LPS does not serve the cluster, return True. The servicer checks this case later, and raises an error
+        that names the cause.
         """
         return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
 

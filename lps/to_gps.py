@@ -50,7 +50,7 @@ class Plans:
     """Hold the version of the newest plan that an LPS has received from the GPS, and wait for newer plans."""
 
     def __init__(self, wait_s: float | None) -> None:
-        """Set `wait_s`, the longest wait in seconds for a plan that a model's header names. None means no limit."""
+        """Set `wait_s`, the most seconds that `until_heard` waits. None means no limit."""
         self.version = 0
         self.told: answers_pb2.Answer | None = None  # the GPS's values for all devices, if each cluster has an LPS
         self.planned_ns = 0  # when the GPS made the newest plan in a global round
@@ -69,8 +69,8 @@ class Plans:
         return self._planned_rounds > global_round
 
     async def until_heard(self, version: int) -> None:
-        """Wait until this LPS knows the plan with which the GPS opened a round. The wait takes at most `wait_s`
-        seconds.
+        """Wait until this LPS has received the plan with this version, or a newer one. A model from the GPS names the
+        version with which its round was opened. The wait takes at most `wait_s` seconds.
         """
         await self.changes.wait_until(lambda: self.version >= version, self._wait_s)
 
@@ -111,7 +111,9 @@ class ToGps:
         return _model_of(answer)
 
     async def stream(self, call: str, parts: Callable[[], AsyncIterator[Any]], size: int) -> None:
-        """Send the messages of `parts`, with a payload of `size` bytes, by the RPC `call` until the GPS answers."""
+        """Send the messages of `parts` to the GPS by the RPC `call`. If the GPS does not answer, send all of them
+        again. `size` is the payload's size in bytes, on which the timeout depends.
+        """
         timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
         rpc = getattr(self._stub, call)
         await call_until_answered(lambda: rpc(parts(), timeout=timeout_s, wait_for_ready=True), self._log, call)

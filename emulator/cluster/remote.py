@@ -223,8 +223,10 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return `values`, changed if this account may not create Events. Then the GPS does not get the right to record
-    Events, because Kubernetes would refuse a Role with more rights than the account.
+    """Return `values`, with `gps.rbac.recordEvents` set to false if this account may not create Events.
+
+    The chart's Role gives the GPS the right to create Events. An account can only give rights that it has itself.
+    Kubernetes would therefore refuse the Role.
     """
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
@@ -300,9 +302,10 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the chart's value `again`. A changed value makes a failed run begin again. If the user asks for this, the
-    value is a new text. Otherwise the value stays as it was for the same experiment, and is empty for another
-    experiment.
+    """Return the chart's value `again`. A failed run begins again when this value changes.
+
+    If the user asks to begin again, return a new text, the present time. Otherwise return the release's present value,
+    or an empty text if the release has another experiment.
     """
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

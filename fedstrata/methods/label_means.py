@@ -2,20 +2,27 @@
 
 A device projects each input x to z(x) = A Φ(x) / ‖Φ(x)‖, and clips z to length one. The matrix A has m orthogonal rows
 of length √(d/m). All devices draw the same A from the experiment's seed. For each label c the device sends three
-values: the sum s_c of z, the count n_c, and the sum q_c of ‖z‖². Only the GPS receives these values. It computes the
-mean μ_c = s_c / n_c and the label's share p_c. v is the spread within labels: the mean of ‖z − μ‖² at the median
-device. For devices i and j:
+values: the sum s_c of z, the count n_c, and a quarter of the sum q_c of ‖z‖². Only the GPS receives these values. It
+computes the mean μ_c = s_c / n_c and the label's share p_c of the device's examples. The spread v is the mean of
+‖z − μ_c‖² over a device's examples; the GPS uses the median over devices. w is the standard deviation of the noise on
+each number; it is 0 without noise.
 
-    r_c(i, j) = exp(−2 max(‖μ_ic − μ_jc‖² − b_c, 0) / v),   b_c = e_ic + e_jc,   e = v / n + m w² / n²
-    mass      = Σ_c min(p_ic, p_jc) r_c: the devices have the same examples
-    meaning   = mean of r_c over labels of both devices, weighted by 1 / b_c: labels have the same inputs
+For devices i and j, there are two kinds of similarity, called views:
 
-w is the standard deviation of the noise on each number; it is 0 without noise. A label is left out if a device has
-fewer than two examples of it, or fewer than 3 w. The GPS chooses the view (mass or meaning) with the higher silhouette.
-It clusters by average linkage of the distances one minus this view. If no number of clusters is set, the silhouette
-decides it.
+    r_c(i, j) = exp(−2 max(‖μ_ic − μ_jc‖² − b_c, 0) / v),   b_c = e_ic + e_jc,   e_ic = v / n_ic + m w² / n_ic²
+    mass      = Σ_c min(p_ic, p_jc) r_c
+    meaning   = mean of r_c over the labels that both devices have, weighted by 1 / b_c
 
-With `privacy.profiles`, devices add Gaussian noise to all numbers. `profiles/label_means.py` says how much a single
+`mass` is near one if the devices have similar examples in similar shares. `meaning` is near one if each label has
+similar inputs on both devices, whatever the shares. A label is left out if a device has fewer than two examples of it,
+or fewer than 3 w.
+
+The distance of two devices is one minus their similarity. The GPS clusters the devices by average linkage of these
+distances. It uses the view with the higher silhouette, unless the option `view` names one. If no number of clusters is
+set, the silhouette decides the number, too.
+
+With `privacy.profiles`, devices divide z by the option `clip` before z is clipped, and add Gaussian noise to all
+numbers. `profiles/label_means.py` says how much a single
 example can change an answer.
 """
 
@@ -65,8 +72,8 @@ class LabelMeans(Grouping):
     """
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the length of the projection, the view, the layers that each cluster averages, and the number of devices
-        from which clusters are formed.
+        """Hold the number of values to which inputs are projected, the kind of similarity, the layers that each cluster
+        averages, and the number of devices from which clusters are formed.
         """
 
         sketch: int = Field(default=64, ge=1, le=4096)
@@ -92,7 +99,9 @@ class LabelMeans(Grouping):
         return True
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channels. The option `averaging` decides over which devices each layer is averaged."""
+        """Return the channels. A channel is a set of layers that are averaged over the same devices. The option
+        `averaging` decides which layers these are.
+        """
         if self.options.averaging == "all":
             return super().channels(model)
         if self.options.averaging == "shared":
@@ -101,8 +110,8 @@ class LabelMeans(Grouping):
         return replace(base, reach=Reach.CLUSTER), head
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks each device for three values per label: s_c, n_c, and a fixed share of q_c.
-        Only the GPS reads the answers.
+        """Return the question that asks each device for three values per label: s_c, n_c and q_c / 4. Only the GPS
+        reads the answers.
         """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes, rows + 2)
@@ -137,9 +146,10 @@ class LabelMeans(Grouping):
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Cluster the devices by average linkage in the chosen view. If there are more devices than the option
-        `landmarks`, so many are drawn by the seed, and only these are clustered. Each other device joins the most
-        similar cluster.
+        """Cluster the devices by average linkage, with the chosen kind of similarity (view).
+
+        If there are more devices than the option `landmarks`, the seed draws `landmarks` devices. Only the drawn
+        devices are clustered. Each other device joins the most similar cluster.
         """
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]
@@ -151,7 +161,9 @@ class LabelMeans(Grouping):
         return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster that resembles the late device most on average, in the plan's view."""
+        """Return the number of the cluster with the highest mean similarity of its devices to the late device. The
+        kind of similarity (view) is the one with which the plan was made.
+        """
         given = answers.of(LABELS)
         sent = [given[index][SUMS] for index in (*plan.related, late.device_index)]
         spread = spread_of(sent, self._deviation)

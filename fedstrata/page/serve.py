@@ -49,8 +49,10 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events, and call `stay` for each, which extends the time for which the connection may stay open. The
-    server takes an event only after it has sent the previous one, so a reader who takes nothing is cut off.
+    """Yield the events. Before each event, call `stay`, which allows the connection to stay open for some further time.
+
+    The server asks for an event only after it has sent the previous event. If a reader does not receive an event,
+    `stay` is not called again, and the server closes the connection at the end of the allowed time.
     """
     with closing(events):
         for event in events:

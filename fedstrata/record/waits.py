@@ -1,6 +1,7 @@
-"""waits.csv: how long each child took for each of the four parts of each round, on the virtual or the real clock.
+"""The table waits.csv: how long each child received, computed, sent and waited in each round. The times are calculated
+on the virtual clock, and measured on the real clock.
 
-The table shows the child for which the other children waited.
+The table shows which child was slow: the slowest child of a round waits least, and the other children wait for it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,8 +109,10 @@ def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tu
 def _of_lpss(
     global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
 ) -> Iterator[tuple[int, _Took, int]]:
-    """Yield, for each LPS in a global round: its number, how long it spent in each part, and the round's duration. On
-    the real clock, the computing of an LPS is the time of its LPS rounds, including the answers of its devices.
+    """Yield, for each LPS in a global round: its number, how long it spent in each part, and the round's duration.
+
+    On the real clock, the part `compute` of an LPS is the duration of its LPS rounds. It includes the time in which its
+    devices answer a question.
     """
     found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
     round_ns = closed.ends_ns - closed.begins_ns

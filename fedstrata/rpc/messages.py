@@ -14,7 +14,7 @@ def checked_number(value: float, least: float, most: float, said: str) -> float:
     """Check a number from a peer, and return it. If the number is out of range, raise PayloadError with a message that
     begins with `said`.
 
-    NaN is in no range, so a finite range accepts only finite numbers.
+    NaN always raises the error. If `least` and `most` are finite, infinite numbers raise it, too.
     """
     if not least <= value <= most:
         raise PayloadError(f"{said} {value}; expected a finite number from {least:g} to {most:g}")

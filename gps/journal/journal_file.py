@@ -138,8 +138,8 @@ class JournalFile:
 
 
 def create(path: Path) -> None:
-    """Create an empty journal. The file gets its final name only when it is complete. So an empty file with the final
-    name is always a damaged journal.
+    """Create a journal: a file with all tables, which have no rows yet. The file gets its final name only when all
+    tables are written. So a file of 0 bytes with the final name is always a damaged journal.
     """
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)

@@ -150,10 +150,10 @@ class DeviceRounds:
             self._note(goes_up)
 
     def _held(self, home_id: str) -> ReceivedModel | None:
-        """Return the newest model of a cluster that any device of this process has received. If this device itself has
-        never received a model of the cluster, return None, even if another device has.
+        """Return the newest model of a cluster, no matter which device of this process has received it.
 
-        Otherwise a device's messages would depend on the order in which the devices of the process make their calls.
+        If this device itself has never received a model of the cluster, return None. So the messages of a device do not
+        depend on the order in which the devices of the process make their calls.
         """
         return self._host.held.get(home_id) if home_id in self._received_of else None
 

@@ -1,10 +1,10 @@
 """The masks of a device. Every two devices of a round share a mask: one adds the mask to its update, and the other
 subtracts it.
 
-X25519 gives two devices a common secret. HKDF-SHA256 derives a key from this secret for one round and one roster. A
-roster lists the devices that mask their updates together, with their public keys. ChaCha20 with the derived key gives
-one number modulo 2⁶⁴ per weight. Updates are converted to integers, as in all exact sums (`ExactSum`). So all masks
-cancel exactly when the updates are added (docs/decisions/secure-aggregation.md).
+X25519 gives two devices a common secret. HKDF-SHA256 derives a key from this secret for one run, round, roster and
+received model. A roster lists the devices that mask their updates together, with their public keys. ChaCha20 with the
+derived key gives one number modulo 2⁶⁴ per weight. Updates are converted to integers, as in all exact sums
+(`ExactSum`). So all masks cancel exactly when the updates are added (docs/decisions/secure-aggregation.md).
 """
 
 from collections.abc import Iterator
@@ -137,8 +137,8 @@ class Masks(Shield):
             PayloadError: the same masks have already hidden another update. The difference of the two masked updates
                 would contain no masks.
             RosterError: the update of this round was already masked for another list of devices. The sums over the two
-                lists could reveal the update. If `deadlines.lps` can exclude devices, the LPS may ask again for a
-                shorter list, and no error is raised.
+                lists could reveal the update. If `deadlines.lps` can exclude devices, this error is not raised, because
+                the LPS must then ask again without the excluded devices.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
@@ -179,7 +179,7 @@ class Masks(Shield):
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
         """Return a key that only this device and another device can compute. It depends on the present roster and on
-        `about`, which contains the run, the round and the two devices.
+        `about`, which contains the run, the round, the two devices and the digest of the received model.
         """
         shared = self._shared.get(public_key)
         if shared is None:

@@ -128,8 +128,9 @@ class ReleaseCertificates:
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the release's first authority. A changed fingerprint makes Kubernetes replace all
-        pods. Later authorities therefore keep this fingerprint: running pods read their certificates without a restart.
+        """Return the fingerprint of the release's first authority, also if a later authority has replaced the first. If
+        the fingerprint changed, Kubernetes would replace all pods. This is not necessary: running pods read new
+        certificates without a restart.
         """
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
         if first is not None:
@@ -208,8 +209,8 @@ def holders_of(
     values of the chart, including all defaults.
 
     `lps_count` is the number of LPSs at the start of the run. It is 0 if the GPS decides on the number later. By
-    default it is lps.replicas in `values`. If `values` has tls.lps, this is the number of LPSs with a certificate
-    instead.
+    default it is lps.replicas in `values`. Each of these LPSs gets a certificate. If the number is 0, as many LPSs get
+    a certificate as there are devices, but at most MOST_LPS. If `values` has tls.lps, tls.lps LPSs get a certificate.
     """
     known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]

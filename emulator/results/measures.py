@@ -49,7 +49,9 @@ class Measures:
 
     @cached_property
     def results(self) -> Mapping[str, Measure]:
-        """The measures of the result: agreement with the true tasks, and the main metric."""
+        """The measures of how good the final models and clusters of a run are: the main metric, and the adjusted Rand
+        index. The index says how well the clusters agree with the true tasks.
+        """
         name, of = self.metric.name, self._of
         return {
             ARI: Measure(column="adjusted_rand_index", of=lambda run: run.summary.adjusted_rand_index, form=INDEX),
@@ -66,7 +68,7 @@ class Measures:
 
     @cached_property
     def fairness(self) -> Mapping[str, Measure]:
-        """The measures of how evenly the devices are served."""
+        """The measures of fairness: how much the main metric differs between devices."""
         name, metric = self.metric.name, self.metric
         squared = Form(factor=1e4, digits=1, unit="%²") if metric.is_percent else Form(unit=f"{metric.label}²")
 

@@ -127,7 +127,8 @@ class Bucket:
         """Run a block that calls the bucket's server.
 
         Raises:
-            ExperimentError: the user has to change something. AddressError: the server does not answer, or fails.
+            ExperimentError: the user has to change the bucket's address, the credentials, an environment variable or
+                the store. AddressError: the server does not answer, or fails.
         """
         try:
             yield

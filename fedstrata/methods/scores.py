@@ -3,11 +3,11 @@ Heterogeneous Labels and Models, 2020).
 
 Devices may have different labels and different models. D₀ is a public data set. In round i device m trains its own
 model on its private data D_m^i and computes the model's scores f_m of the public examples. For its labels l_m, the
-device adds them to the received scores, f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|. It sends the result. The
-servers add up the results of all devices, label by label: f_G ← Σ β_m f_m. β_m is 1 for a label that only one device
-has, and otherwise the accuracy of f_m. "Label by label" can mean two things, and the option `reading` chooses one: the
-**rows** of the table that belong to public examples with the label, or the **column** of scores for the label. A device
-can train its model on the received scores (`distil_epochs`).
+device adds its model's scores to the received scores: f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|. It sends the
+result. The servers add up the results of all devices, label by label: f_G ← Σ β_m f_m. β_m is 1 for a label that only
+one device has, and otherwise the accuracy of f_m. "Label by label" can mean two things, and the option `reading`
+chooses one: the **rows** of the table that belong to public examples with the label, or the **column** of scores for
+the label. A device can train its model on the received scores (`distil_epochs`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,12 +53,12 @@ class Scores(Method):
     """Exchange the scores that models give to public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
-        """Hold the meaning of "label by label", the weights with which tables are added up, and the way in which a
-        device uses the table of scores.
+        """Hold the options of the method. They say which part of the table of scores belongs to a label, with which
+        weights the devices' tables are added up, and how a device uses the sum.
         """
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
-        """Meaning of "label by label": `rows` of public examples, `columns` of scores; `alone` and `labels`
+        """A label's part of the table: `rows` of its public examples, or `columns` of its scores; `alone` and `labels`
         exchange nothing.
         """
         normalised: bool = True
@@ -71,9 +71,7 @@ class Scores(Method):
         """Weight β of a device for a label that several devices have: the `accuracy` of its scores, or `equal` weights.
         """
         distil_epochs: int = Field(default=1, ge=0)
-        """Epochs of training on the table, before training on a device's own data; with 0 it learns nothing from other
-        devices.
-        """
+        """Epochs on the table, before training on a device's own data; with 0 a device learns nothing from others."""
         measure: Literal["model", "table"] = "model"
         """Object with the accuracy that a device reports: its `model`, or the `table`, which has only public examples.
         """
@@ -135,7 +133,8 @@ class Scores(Method):
         return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channels. The model stays on the device. The table and its weights are averaged over all devices.
+        """Return two channels. The first is the model, which stays on the device. The second is the table of scores
+        with the weights β. Tables and weights are averaged over all devices.
 
         With `reading: alone`, each device keeps a table of its own scores. With `reading: labels`, there is no table.
         """
@@ -312,7 +311,9 @@ class DeviceTable:
         return {TABLE: updated * self._by_label(weights), WEIGHTS: weights}
 
     def _updated(self, said: Values, num_examples: int) -> Values:
-        """Return the new f_m, which is f_G(l_m) + α f_m. `said` has the model's scores."""
+        """Return the new scores of the device, f_G(l_m) + α f_m. Here f_m are the model's scores, given as `said`.
+        Without the option `alpha`, α is `num_examples` divided by the number of public examples.
+        """
         alpha = self._options.alpha or num_examples / self._facts.public_examples
         return self.values() + np.where(self._part(), alpha * said, 0.0)
 
@@ -324,8 +325,8 @@ class DeviceTable:
         return np.where(self.owned(), np.where(self._work.told["owners"] == 1, 1.0, shared), 0.0)
 
     def _hits(self, table: Values) -> Mask:
-        """Return a mask over the public examples with the device's labels: those that the table classifies correctly.
-        If all scores of an example are zero, it is not correct.
+        """Return which public examples the table classifies correctly, as a mask over the public examples with the
+        device's labels. An example with no score above zero is not classified correctly.
         """
         rows = self.rows()
         found, labels = table[rows], self.labels()[rows]
@@ -337,8 +338,8 @@ class DeviceTable:
         return float(hits.mean()) if len(hits) else 0.0
 
     def measured(self) -> Measurement:
-        """Measure the table on public examples with the device's labels. The loss is the cross-entropy of the table's
-        rows, scaled to sum 1.
+        """Measure the table on public examples with the device's labels. For the loss, each row of the table is scaled
+        to sum 1. The loss is the cross-entropy of the scaled rows.
         """
         table, rows = self.values(), self.rows()
         labels, found = self.labels()[rows], table[rows]

@@ -153,8 +153,8 @@ class Model:
         )
 
     def of_run(self, seed: int) -> Self:
-        """Return the model for a run with this seed. By default, this is the same model. A subclass returns another
-        model if the seed also decides other values than the initial weights.
+        """Return the model for a run with this seed. By default, only the initial weights depend on the seed,
+        so this is the same model. A subclass returns another model if other values also depend on the seed.
         """
         return self
 

@@ -35,10 +35,11 @@ class _GivenIds(IdGenerator):
 
 
 class _OfTrace(Sampler):
-    """Let another sampler decide which spans are sent, but hide from it that a span has a parent. So all processes
-    decide alike, by the id of the trace.
+    """Let another sampler decide which spans are sent, but hide from it that a span has a parent.
 
-    A process does not know whether another process has sampled the parent.
+    Many samplers decide about a span as about its parent. But the parent may be the span of another process, and a
+    process does not know what another process has decided. Without a parent, a sampler can decide only by the id of the
+    trace. So all processes decide alike.
     """
 
     def __init__(self, chosen: Sampler) -> None:

@@ -67,7 +67,7 @@ def check_evaluation(evaluation: pb.Evaluation) -> None:
 
 def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int, task: Task) -> None:
     """Check rows of LPS rounds for impossible numbers. `held_out` is the number of examples on which all devices
-    measure.
+    together measure.
 
     Raises:
         PayloadError: a number is impossible. The message names the first impossible number.
@@ -175,7 +175,7 @@ class ChildLimits:
             )
 
     def check_measured(self, evaluations: Iterable[pb.Evaluation]) -> None:
-        """Raise PayloadError if measurements are impossible for the device."""
+        """Raise PayloadError if a device has measured on a wrong number of examples, or reports impossible sums."""
         if self.held_out is not None:
             for evaluation in evaluations:
                 self.held_out.check(evaluation)

@@ -1,5 +1,6 @@
-"""The offer of a round to its children: a model, or the streams of several clusters. An offer is announced and divided
-into chunks once for all children.
+"""The offer of a round to its children: a model, or the streams of several clusters. A stream holds the current values
+of tensors that are averaged together (`fedstrata.streams`). An offer is announced and divided into chunks once for all
+children.
 """
 
 import asyncio
@@ -48,7 +49,9 @@ class SharedChunks:
 
 @dataclass
 class Offer:
-    """Hold what a round sends down to children: a model, or the streams of several clusters in one vector."""
+    """Hold what a round sends to children: a model, or one vector with the streams of several clusters. A stream holds
+    the current values of tensors that are averaged together.
+    """
 
     model: AnyModel
     cluster: int = 0  # cluster of the children

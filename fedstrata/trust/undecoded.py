@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError
 
 
 class Undecoded:
-    """Represent a request that cannot be decoded. The guard checks first whether the sender may make calls, and refuses
-    the request after that.
+    """Represent a request that cannot be decoded. The server refuses every such request. But it first checks whether
+    the sender may make calls at all.
     """
 
 

@@ -136,8 +136,8 @@ class GpsServicer(GpsServiceServicer):
         )
 
     async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
-        """Stream the shared layers of the open global round to the LPS that serves the cluster now. Any other LPS gets
-        the reply that it must wait.
+        """Stream the shared layers of the open global round to the LPS that serves the cluster of the request. Any
+        other LPS gets the reply that it must wait.
         """
         run = self._run
         if not run.serving.is_current(request.home_id, request.term):  # it learns its clusters by FetchClusters
@@ -226,8 +226,8 @@ class GpsServicer(GpsServiceServicer):
 
 
 async def _asks_nothing(message: Message) -> None:
-    """Raise PayloadError for an answer or an announcement of an update. On this stream, LPSs must send only requests
-    and aggregates.
+    """Raise PayloadError for a message that an LPS must not send on a stream of `Attend`: an answer, or an announcement
+    of an update. Only requests for models and aggregates are allowed there.
     """
     if isinstance(message, rounds_pb2.UpdateHeader):
         raise PayloadError("the GPS takes no announced updates; send the update itself")

@@ -116,11 +116,11 @@ class Transfer:
 
 
 class Relayed:
-    """Represent a relay that sends messages on to a child without delay."""
+    """Represent a relay over which messages reach a child at once. The subclass `Relay` delays them."""
 
     async def carry(self, there_ns: int, size: int) -> None:
-        """Wait until a message of `size` bytes has reached the child. The message leaves at `there_ns`, but not before
-        this object was created.
+        """Wait until a message of `size` bytes has reached the child. The message was ready to be sent at `there_ns`.
+        Its delay begins then or, if later, when this object was created.
         """
 
 
@@ -233,8 +233,10 @@ class Transfers:
 
     @staticmethod
     def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
-        """Return the positions, in bits, at which a payload's pieces end. Flows that begin together get different
-        positions, so that their pieces do not arrive together.
+        """Return the positions, in bits, at which the pieces of a payload end. The first `before` bits are a header.
+
+        `place` is the index of the child or, for a broadcast, the number of the model. It shifts all positions except
+        the last. So the pieces of flows that begin together do not arrive together.
         """
         step = 8 * piece_bytes
         offset = step * (place % STAGGERED) // STAGGERED
@@ -257,8 +259,8 @@ class Transfers:
         return self.links.latency_ns(number, index, way, start_ns - self._origin_ns, is_answer=is_answer)
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until a child knows how the round continues. The child knows this one latency after the message was sent
-        at `said_ns`. Raises UnknownChildError if the run has no such child.
+        """Wait until a child has received the message that says how a round continues. The message was sent at
+        `said_ns`, and arrives one latency later. Raises UnknownChildError if the run has no such child.
         """
         index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)

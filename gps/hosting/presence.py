@@ -38,8 +38,8 @@ class LpsPresence:
         self._listening_since = self._clock()
 
     def forgive(self, seconds: float) -> None:
-        """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then. After a long
-        pause LPSs must connect again. So LPSs that were not absent before have more time for this.
+        """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then. A long pause
+        breaks the connections. After it, each LPS that was not absent gets a few more seconds to connect again.
         """
         now = self._clock()
         self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}
@@ -77,16 +77,19 @@ class LpsPresence:
         return not (lps_id in self._refused or self.is_revoked(lps_id))
 
     def _silent_s(self, lps_id: str) -> float:
-        """Return how long an LPS has been silent since the GPS began to track contacts."""
+        """Return the seconds since the last contact with an LPS. If the GPS began to track contacts later, return the
+        seconds since then.
+        """
         return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 
     def left_s(self, lps_id: str) -> float:
         """Return for how many more seconds an LPS may be silent before it is absent. For an absent or revoked LPS,
         return 0 or a negative number.
 
-        With deadlines a refused LPS is also absent. Without deadlines a refused LPS is not absent, so no other LPS
-        adopts its clusters. These clusters have missed a round, and without deadlines a cluster that has missed a round
-        cannot continue.
+        If global rounds have a deadline, a refused LPS is absent. If they have no deadline, only a revoked LPS is
+        absent, and the result for all others is infinite. Then no other LPS adopts the clusters of a refused LPS.
+        Adoption would not help these clusters: they have missed a round, after which no cluster can continue without
+        deadlines.
         """
         if self.is_revoked(lps_id):
             return -1.0
@@ -95,7 +98,9 @@ class LpsPresence:
         return -1.0 if lps_id in self._refused else self._deadline_s - self._silent_s(lps_id)
 
     def is_there(self, lps_id: str) -> bool:
-        """Return whether the LPS has called the GPS since the GPS started, and is not absent."""
+        """Return whether the LPS has called the GPS since the GPS started, and is not absent. If global rounds have no
+        deadline, its last call must also be recent.
+        """
         if self._heard.get(lps_id, float("-inf")) == float("-inf") or self.left_s(lps_id) <= 0:
             return False
         return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S

@@ -80,7 +80,9 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def summary(result: RunResult) -> Summary:
-    """Return the content of summary.json without the keys that a clock adds."""
+    """Return the content of summary.json, but without the facts about times and energy, which `Timing.summary` adds.
+    The values of their keys are None.
+    """
     experiment = result.experiment
     task = make_task(experiment)
     ids, tasks = experiment.device_ids(), experiment.task_of_devices()

@@ -161,8 +161,8 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment) -> None:
-    """Raise ExperimentError for moves at time 0, when training begins, or moves that leave an LPS without devices.
-    Without a clock nothing moves, and no move is refused.
+    """Raise ExperimentError for a move at time 0, which has no effect because training begins then. Also raise it for
+    moves that leave an LPS without devices. Without a clock the schedule moves no devices, so there is no error.
     """
     homes = Homes(experiment)
     if any(at_ns == 0 for at_ns in homes.times):

@@ -32,7 +32,9 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def _examples(points: NDArray[np.float32]) -> Examples:
-    """Return points with labels and owners. The signs of x₂ and x₃, both reversed if x₁ is negative, give the owner."""
+    """Return points with labels and owners. The owner depends on whether x₂ has the same sign as x₁, and on whether x₃
+    has the same sign as x₁.
+    """
     is_negative = points < 0
     owners = 2 * (is_negative[:, 1] != is_negative[:, 0]) + (is_negative[:, 2] != is_negative[:, 0])
     labels = is_negative[:, 0].astype(np.int64)

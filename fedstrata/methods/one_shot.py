@@ -36,8 +36,8 @@ class OneShot(Method):
     """Group devices once, before training, by the relevance of their data to each other."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the settings of profiles and the number of clusters. Other settings apply to runs with many devices, or
-        with late devices.
+        """Hold the number of clusters, and the settings of the profiles: the eigenvectors that devices share before
+        training. Further settings are used only in runs with many devices or with late devices.
         """
 
         eigenvectors: int = Field(default=5, ge=1, le=4096)
@@ -136,8 +136,8 @@ class OneShot(Method):
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for an eigenvector of another length than one. Also raise it for a row of relevances that
-        lacks a relayed device or has a number outside [0, 1].
+        """Raise PayloadError if there is no eigenvector, or if the norm of one is not 1. Also raise it for a row of
+        relevances that lacks a relayed device or has a number outside [0, 1].
         """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])

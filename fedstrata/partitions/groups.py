@@ -1,4 +1,6 @@
-"""Partition `groups`: groups differ in labels, label shares, orientation or the meaning of labels."""
+"""Partition `groups`: groups of devices differ in their labels or label shares, or have rotated images or renamed
+labels.
+"""
 
 from collections.abc import Iterator
 
@@ -60,7 +62,7 @@ def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: 
 
 def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
     """Return the labels from which the group's devices draw. Raises ExperimentError if the data set lacks one of them,
-    or if they are too few.
+    or if the devices need more labels than the group has.
     """
     labels = np.arange(num_classes) if group.labels is None else np.array(group.labels)
     if labels.max() >= num_classes:

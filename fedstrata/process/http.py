@@ -49,8 +49,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Serve a connection in a separate thread.
 
         If there are too many connections, close the oldest connection of the address with the most connections. This
-        keeps the server free for health probes. If too many closed connections have not ended yet, drop the new
-        connection.
+        keeps the server free for health probes. The thread of a closed connection may continue for a while. If too many
+        threads run, drop the new connection.
         """
         if len(self._open) - len(self._staying) >= 2 * MOST_REQUESTS:
             self.shutdown_request(request)

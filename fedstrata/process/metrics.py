@@ -139,8 +139,8 @@ class ProcessMetrics:
             self._run.phase.labels(other).set(other == phase)
 
     def refused(self, reason: str) -> None:
-        """Count a call that was refused because of its caller, or an upload that was given up. `reason` is a label of
-        the count.
+        """Count a call that was refused because of the caller's identity, rights or number of calls. Also count an
+        upload that took too long. `reason` is a label of the count.
         """
         self._refused.labels(reason).inc()
 

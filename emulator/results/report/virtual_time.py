@@ -86,8 +86,8 @@ def _draw(
 
 
 def metric_over_time(record: RunRecord) -> list[tuple[float, float]]:
-    """Return virtual times in seconds. Each has the mean of the main metric over the newest models of all LPSs. The
-    first time is when every LPS has a measured model.
+    """Return points of a curve: virtual times in seconds, each with the main metric at that time. The metric is the
+    mean over all LPSs, each with its newest measured model. The curve begins when every LPS has such a model.
     """
     ready: Mapping[tuple[str | None, int | None], float] = {
         (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"

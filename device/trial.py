@@ -75,7 +75,7 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
 
     Raises:
         PluginError: the user's own task fails, or returns other values than losses and sums.
-        DataError: targets or a column are missing.
+        DataError: the data lack the task's targets, or a column that the task names.
     """
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     name, n = task.options.name, len(examples)

@@ -158,8 +158,11 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return the number of LPS rounds to calculate. If devices answer a question in the first LPS round of each global
-    round, this round takes longer than the others, so the number is a multiple of the LPS rounds per global round.
+    """Return the number of LPS rounds of which the times are calculated.
+
+    If devices answer a question in the first LPS round of each global round, this round takes longer than the others.
+    Then the number is a multiple of the LPS rounds per global round. So the mean over the calculated rounds is not
+    distorted.
     """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
@@ -168,8 +171,9 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times of each LPS round at each LPS. If devices answer a question in each global round, the first LPS
-    round of a global round begins when the model has arrived at the LPS.
+    """Return the times of each LPS round at each LPS. An LPS round without a question to devices begins at time 0. In
+    an LPS round with a question, time 0 is the beginning of the global round. This LPS round begins when the model has
+    arrived at the LPS.
     """
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
@@ -208,8 +212,8 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
 
 
 def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
-    """Return the devices of each LPS. If the clusters decide which LPS a device has, they are not known before the run.
-    Then the devices are distributed evenly, in the order of their indexes.
+    """Return the devices of each LPS. In some runs, the LPS of a device depends on its cluster, and clusters are formed
+    during the run. For such a run, the devices are distributed evenly, in the order of their indexes.
     """
     method, devices = make_method(experiment), range(experiment.device_count)
     clusters = max(1, method.clusters_known)

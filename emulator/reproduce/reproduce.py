@@ -99,7 +99,9 @@ def made_with() -> Mapping[str, str]:
 
 
 def _seeds(own: Sequence[int], asked: Sequence[int], folder: Path) -> list[int]:
-    """Return all seeds that the table's file names, that the request names, or that have a run in the folder."""
+    """Return the seeds in the table's file (`own`) and in the request (`asked`), and the seeds of runs in the folder.
+    Each seed is returned once.
+    """
     found = {int(match[1]) for path in folder.glob("runs/**/seed-*") if (match := SEED.fullmatch(path.name))}
     return list(dict.fromkeys([*own, *asked, *sorted(found)]))
 

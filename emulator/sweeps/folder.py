@@ -105,8 +105,8 @@ def clear(folder: Path) -> None:
 
 
 def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
-    """Return the records of the sweep's completed runs. The key of a record is the place (cell and setting) and the
-    seed of the run.
+    """Return the records of the sweep's completed runs. The key of a record is the run's row in the sweep's table (a
+    `Place`), and the run's seed.
     """
     found = ((run, completed_record(out / run.path)) for run in sweep.runs)
     return {(run.place, run.seed): record for run, record in found if record is not None}

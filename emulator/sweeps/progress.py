@@ -64,8 +64,9 @@ class Pace:
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
-        """Return the expected seconds of a run: the mean over the finished runs of the same cell and setting. If no run
-        of this cell and setting has finished, it is the mean over all finished runs.
+        """Return the expected seconds of a run in a row of the sweep's table (`place`). This is the mean over the
+        finished runs in the same row, which differ only in their seeds. If no run of the row has finished, it is the
+        mean over all finished runs.
         """
         return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
 
@@ -138,8 +139,8 @@ class SweepJson(QuietSweep):
 
 
 def _headline(record: RunRecord | None) -> dict[str, float | None]:
-    """Map the name of a run's main metric to its mean. If the run has no record, the name is the main metric of a
-    classification, and the mean is None.
+    """Map the name of a run's main metric to the metric's mean over the run's clusters. If the run has no record, the
+    name is the main metric of a classification, and the mean is None.
     """
     metric = headlines_of([record] if record else [])[0]
     return {metric.name: record.summary.mean if record else None}

@@ -181,7 +181,7 @@ class Work(Protocol):
 
     @property
     def tables(self) -> Arrays:
-        """Tables of the method's channels by name. Before training there are no tables."""
+        """Tables by name: tensors of the method in addition to the model's. Before training there are no tables."""
 
     @property
     def noise(self) -> "Noise":

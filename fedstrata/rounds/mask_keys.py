@@ -275,7 +275,7 @@ class OpenUpdates:
             )
 
     def check_size(self, children: int) -> None:
-        """Raise RunStoppedError if a round cannot have this many children. This class allows every number."""
+        """Raise RunStoppedError if a round cannot have this many children. Only secure aggregation has such limits."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
         """Return the optional parts (stages) of a round. The children's weights in the sum are numbers of examples.
@@ -284,7 +284,7 @@ class OpenUpdates:
         return []
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:
-        """Raise RunStoppedError if a complete sum is impossible for honest updates. This class accepts every sum."""
+        """Raise RunStoppedError if a complete sum is impossible for honest updates. Only masked updates are checked."""
 
 
 class MaskedUpdates(OpenUpdates):

@@ -34,11 +34,12 @@ class Takeover:
         self._oldest = self._oldest_to_go_on_from(parts.cluster.global_round)
 
     def _oldest_to_go_on_from(self, global_round: int) -> int:
-        """Return the earliest LPS round from which this LPS can continue. If this LPS needs no state, return -1.
+        """Return the earliest LPS round from which this LPS can continue. If no global round is closed yet, return -1.
 
-        If no file was lost, an LPS has at least the state of the last LPS round before the open global round. The LPS
-        sends its aggregate of the previous global round before it saves the start of the open global round. With
-        deadlines the state of any LPS round is enough, because other LPSs may continue without this LPS.
+        With a deadline at the GPS, the state of any LPS round is enough, because the other LPSs continue without an LPS
+        that is late. Without a deadline, the LPS needs at least the state of the last LPS round of the previous global
+        round. An LPS that lost no file has this state, even if it stopped before it saved the start of the open global
+        round.
         """
         if not global_round:
             return -1
@@ -51,8 +52,9 @@ class Takeover:
         return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
     def is_needed(self) -> bool:
-        """Return whether the LPS must search for the state. This is so if the cluster has begun, and the disk has no
-        complete state of the present term that is new enough.
+        """Return whether the LPS must search for the state. This is so if the cluster may have begun training, and the
+        disk has no complete and new enough state of the present term. A term is a period in which one LPS serves the
+        cluster.
         """
         if not self._parts.cluster.term and self._oldest < 0:
             return False
@@ -77,8 +79,8 @@ class Takeover:
     async def run(self, search: ModelSearch) -> None:
         """Write the state from which to continue. The model comes from the devices.
 
-        If no device has a model, and the run has deadlines, continue from this LPS's state of an earlier term. Without
-        such a state, begin with the initial model.
+        If no device has a model, the cluster can continue only if the GPS has a deadline. Then the model comes from the
+        last term in which this LPS served the cluster. If there is no such model either, it is the initial model.
 
         Raises:
             StateError: the remaining state is not enough to continue with the same results.
@@ -118,13 +120,13 @@ class Takeover:
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """Return the LPS round that this LPS must open. The devices have the model of LPS round `held_round`, and
-    `global_round` is open at the GPS.
+    """Return the LPS round that this LPS must open. The devices have the model with which LPS round `held_round` began.
+    The global round `global_round` is open at the GPS.
 
-    If the model is of an LPS round of this global round, that LPS round is opened again, and nothing is lost. If the
-    model is of the last LPS round of the previous global round, that LPS round is opened again, too. The updates of
-    that LPS round then change only the layers of the cluster, and the LPS's aggregate is not used. For any other model,
-    the first LPS round of this global round is opened, with the present shared layers.
+    If `held_round` belongs to this global round, it is opened again, and nothing is lost. If `held_round` is the last
+    LPS round of the previous global round, it is opened again, too. The GPS has already closed that global round, so
+    updates then change only the layers of the cluster. In any other case, the first LPS round of this global round is
+    opened, with the present shared layers.
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:

@@ -38,8 +38,8 @@ class Exchanged:
 
     @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
-        """Return the size of an answer in a round, and the work that the device did for the answer. The device reports
-        both again in its later update.
+        """Return the size of an answer in a round, and the work that the device did for the answer. The device's later
+        update reports this size and this work again.
         """
         for_it = answer.trained_examples
         return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))

@@ -70,7 +70,7 @@ class FedFomo(Method):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse several LPS rounds per global round, because the GPS must distribute the models in each round."""
+        """Return the refused feature, several LPS rounds per global round, with the reason."""
         return {"training.lps_rounds_per_global_round": "the GPS must distribute the models anew in every round"}
 
     @property
@@ -84,8 +84,8 @@ class FedFomo(Method):
         return min(int(self.options.offered) + 1, self.facts.device_count)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel: the whole model. Each device is a cluster, and its stream is the model that it trained
-        last.
+        """Return one channel: the whole model. Each device is a cluster of its own. So the model of the cluster is the
+        model that the device trained last.
         """
         return all_layers(model, Reach.CLUSTER)
 
@@ -100,7 +100,9 @@ class FedFomo(Method):
         return {"gains": await self._gains(work)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for gains that cannot be added up. `plan` checks how many gains there are."""
+        """Raise PayloadError if there is no gain, or if the absolute value of a gain is above `LARGEST`. `plan` checks
+        the number of gains.
+        """
         if not len(arrays["gains"]) or np.abs(arrays["gains"]).max() > LARGEST:
             raise PayloadError(f"the answer must have at least one gain, and gains from -{LARGEST:g} to {LARGEST:g}")
 
@@ -157,7 +159,7 @@ class FedFomo(Method):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the mix of the received models."""
+        """Measure the device's model: the mix of the received models (Eq. 4). There is no second measurement."""
         return await work.measure(self._mixed(work, await self._gains(work))), None
 
     def _began(self, work: Work) -> Flat:

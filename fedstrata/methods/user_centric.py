@@ -72,7 +72,7 @@ class UserCentric(Method):
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError for more streams than devices."""
+        """Raise ExperimentError if there are to be more streams (mixed models) than devices."""
         streams = self.options.streams
         if isinstance(streams, int) and streams > self.facts.device_count:
             raise ExperimentError(
@@ -81,12 +81,14 @@ class UserCentric(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number of clusters, which is the number of streams; 0 if silhouettes decide it."""
+        """The number of clusters, which is the number of streams (mixed models). It is 0 if the method chooses this
+        number by silhouettes.
+        """
         streams = self.options.streams
         return {"auto": 0, "all": self.facts.device_count}[streams] if isinstance(streams, str) else int(streams)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel with the whole model. Each stream of the channel is one mix."""
+        """Return one channel with the whole model. Each stream of the channel is one mixed model."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------

@@ -74,12 +74,11 @@ def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
     """Return, for each task and each label of other tasks, how many examples with this label all devices of the task
     have together.
 
-    The numbers are as equal as the data allow.
-
-    A task may use every label except its own. If examples are scarce, an earlier task must not take examples that a
-    later task needs. So it takes at least `owed` examples with the later task's own labels, which the later task cannot
-    use. Then all tasks get their examples if any assignment makes this possible (Hall's theorem). If none does,
-    `_check_minority` has already raised DataError.
+    The numbers are as equal as the data allow. Tasks take their examples one after the other, and no task may use its
+    own labels. So a task must not take too many examples that a later task could use. To prevent this, it takes at
+    least `owed` examples with the later task's own labels, which are of no use to the later task. By Hall's theorem,
+    all tasks then get their examples, if any assignment makes this possible. If none does, `_check_minority` raises
+    DataError first.
     """
     owner = _labels_of(partition, len(left))
     left = np.where(owner >= 0, left, 0)

@@ -54,8 +54,9 @@ class Kept:
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the kept states of the optimiser by `stream`, the number of a training within its LPS round. If the
-        device's model has changed since the states were kept, return an empty mapping.
+        """Return the kept states of the optimiser. A device may train several times in an LPS round. Each training has
+        a number, its `stream`, and a state of its own. If the device's model has changed since the states were kept,
+        return an empty mapping.
         """
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
@@ -65,12 +66,11 @@ class Kept:
         return found
 
     def own_layers(self) -> Flat | None:
-        """Return the values of the tensors that never leave this device: the values at the end of the last round. If
+        """Return the values of the tensors that never leave this device, as they were at the end of the last round. If
         all tensors leave the device, return None.
 
-        In the first round, the values are the initial ones. If the device's model has changed, the values of its
-        tensors are initial ones, too. Only the device's own tables, which are additional tensors of the method, then
-        keep their values.
+        In the first round, the values are the initial ones. If the device has a new model, its tensors have initial
+        values, too. Then only the device's own tables, additional tensors of the method, keep their values.
         """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:

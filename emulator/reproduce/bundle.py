@@ -124,7 +124,9 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
 
 
 def _unpacked(path: Path, place: Path) -> Path:
-    """Unpack a tar. Return the folder with the sweep. This is the top folder of the tar, or its only subfolder."""
+    """Unpack a tar, and return its top folder. If this folder lacks the sweep's file and has exactly one subfolder,
+    return the subfolder instead.
+    """
     try:
         with tarfile.open(path) as archive:
             for member in list(_checked(archive, path)):

@@ -79,8 +79,8 @@ def traffic_table(summary: Summary) -> Table:
 
 
 def virtual_table(virtual: Virtual) -> Table:
-    """Return a table of virtual times. It has a row for global rounds (the average of an LPS) and a row for LPS rounds
-    (the average of a device). If devices answered questions before training, it has a row for the questions, too.
+    """Return a table of virtual times. The row for global rounds has means over LPSs, and the row for LPS rounds has
+    means over devices. If devices answered questions before training, the table also has a row for the questions.
     """
     table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
     for part in PARTS:

@@ -303,7 +303,8 @@ class Spread(Settings):
 
 class ComputeSettings(Settings):
     """Define how long a device computes in an LPS round: examples · per_example · profile · spread + minimum +
-    exponential. `profile` is the factor of the device's board, and `spread` is the device's random factor.
+    exponential. `examples` is the number of examples on which the device trains. `profile` is the factor of its board,
+    `spread` its random factor, and `exponential` a random time.
     """
 
     per_example: Duration | None = None

@@ -1,8 +1,8 @@
 """The heap of the C library: how much freed memory a process keeps for later use.
 
 Sending a chunk of 1 MiB needs several buffers, and a training step needs a dozen. If a freed MiB is returned to the
-kernel and requested again, this costs 256 page faults. They take longer than sending the bytes. If the C library is not
-glibc, both functions do nothing.
+kernel and requested again, this costs 256 page faults. They take longer than sending the bytes. `keep_for_chunks` and
+`keep_for_training` prevent this. If the C library is not glibc, they do nothing.
 """
 
 import ctypes

@@ -20,8 +20,8 @@ Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Hold how many seconds each part of the rounds of a tier took, over all rounds together. The seconds of a single
-    round are the mean over the children.
+    """Hold how many seconds the rounds of a tier took in total, divided into four parts. For each round, the seconds of
+    a part are the mean over the children.
     """
 
     down: Amount
@@ -210,7 +210,7 @@ def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
 
 
 def _means(times: pb.RoundTimes) -> list[int]:
-    """Return each part's mean over the children, in nanoseconds."""
+    """Return, for each part in `PARTS`, the mean time over the children of a round, in nanoseconds."""
     return [round(getattr(times, f"{part}_ns") / max(1, times.children)) for part in PARTS]
 
 

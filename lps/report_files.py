@@ -22,7 +22,11 @@ class FinalReport:
         self._log = log
 
     def save(self, report: pb.ReportHeader) -> None:
-        """Save the complete report, before devices learn that the run is over."""
+        """Save the complete report.
+
+        This must be done before devices learn that the run is over. Devices then end, and cannot measure the model
+        again for an LPS that restarts without the report.
+        """
         write_report(self._path, report)
 
     def read(self) -> pb.ReportHeader | None:

@@ -118,8 +118,9 @@ class SweepObjects:
         }
 
     def reader(self, job_uid: str) -> Document:
-        """Return the pod that reads the results for the command. Kubernetes deletes the pod together with the Job, and
-        stops it after an hour.
+        """Return the reader: the pod that reads finished runs from the volume claim, and sends them to
+        `fedstrata sweep` on the user's machine. Kubernetes deletes the pod together with the Job, and stops it after an
+        hour.
         """
         command = ["python3", "-m", "emulator.sweep_jobs.reader", self.place[-1], str(READER_PORT)]
         container = {**self._container("reader", {"cpu": "100m", "memory": "128Mi"}), "command": command}

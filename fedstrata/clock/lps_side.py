@@ -33,7 +33,7 @@ class Devices(Protocol):
 
 
 class LpsClock:
-    """Represent an LPS in a run without a clock. Nothing is delayed, and no times are kept."""
+    """Define an LPS's clock. This base class is for `clock: none`: it delays nothing, and keeps no times."""
 
     kept_here = ""  # state that only the report holds and that an LPS needs to continue, as named in an error message
 

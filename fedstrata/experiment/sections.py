@@ -47,7 +47,7 @@ class Settings(BaseModel):
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
     """Check that a name is known, or names the user's own code as `module:function`. Return the name. Raises ValueError
-    for any other name. In the message, `what` says what the name should be, such as a model.
+    for any other name. `what` is the word for the named thing in the error message, such as "model".
     """
     if value in known or PLUGIN.match(value):
         return value
@@ -117,8 +117,9 @@ class DataSettings(Settings):
     """Distribution of the data set `synthetic`; without this key α and β are 1, and there are 30 devices."""
 
     def drawn(self, seed: int) -> Self:
-        """Return the settings with the seed from which the data set `synthetic` is drawn: the section's own seed or,
-        without one, `seed`. So equal data have equal settings. For other data sets, return the settings unchanged.
+        """Return the settings with the seed from which the data set `synthetic` is drawn. This is the section's own
+        seed or, if the section has none, `seed`. So experiments with the same data have the same settings here. For
+        other data sets, return the settings unchanged.
         """
         law = self.synthetic or SyntheticSettings()
         if self.name != "synthetic" or law.seed is not None:
@@ -309,7 +310,7 @@ class _LocalOptimiser(Settings):
 
     @property
     def is_plain(self) -> bool:
-        """True if the optimiser is SGD with at most momentum, weight decay and a schedule."""
+        """True if the optimiser is SGD and uses nothing except momentum, weight decay and a schedule."""
         return False
 
     @field_validator("schedule", mode="before")

@@ -6,9 +6,10 @@ between outputs (Eq. 5). DBSCAN then divides each group by the distances between
 averaged in each group, and the other layers stay on devices. Each new grouping reduces the number of shared layers (Eq.
 11). The batch that led to the grouping becomes more likely to be drawn again (Eq. 7, 8).
 
-Departures: in the paper the server computes the outputs from whole models. Here each device computes its outputs, and
-sends only a sketch of its weights, which keeps distances. So the server never has a device's whole model. The option
-`growth` decides how much more likely a batch becomes.
+Departures: in the paper the server computes the outputs from whole models. Here each device computes its own outputs.
+In place of its weights it sends a sketch, which is a short vector. Distances between sketches approximate distances
+between weights, so the server never needs a device's whole model. The option `growth` decides how much more likely a
+batch becomes.
 """
 
 import math

@@ -75,8 +75,8 @@ class ModuleModel(Model):
     forward: "_Forward"
 
     def of_run(self, seed: int) -> Self:
-        """Return the same model for a run with this seed. The untrained parts of the module are drawn with this
-        seed.
+        """Return the same model for a run with this seed. The seed also decides the values of the module's tensors that
+        are never sent.
         """
         forward, drawn = _Forward(self.module_factory, self.kinds, seed), self.initial
         own = replace(self, forward=forward, outputs=forward.measured)
@@ -202,7 +202,8 @@ class _Forward:
     def training(self, rng: np.random.Generator) -> "Outputs":
         """Return the function that computes outputs in the steps of one training, with random numbers from `rng`.
 
-        Buffers that are not statistics begin with their initial values, so earlier trainings do not change them.
+        In each training, buffers that are not statistics begin with their initial values. What an earlier training
+        changed in these buffers is lost.
         """
         kept = self._kept()
 

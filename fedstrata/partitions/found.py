@@ -32,8 +32,8 @@ def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assig
 
 
 def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
-    """Return the value of each device in the column. Raises DataError if the data and the experiment disagree about the
-    values.
+    """Return, for each device, the value of the column `partition.by` that marks the device's examples. `found` has the
+    values in the data. Raises DataError if these are not the values, or not as many values, as `partition` states.
     """
     some = ", ".join(found[:MOST_NAMED]) + (" …" if len(found) > MOST_NAMED else "")
     if partition.names is None:

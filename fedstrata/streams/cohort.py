@@ -18,8 +18,8 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
     """Return the indexes, ascending, of the devices of an LPS that take part in a round.
 
     Each device draws one random number. The devices with the smallest numbers take part. `participation` says how many:
-    an int is their number, a float their share of all devices, rounded up. None means all devices. The cohort depends
-    only on this LPS's devices, not on other LPSs.
+    an int is their number, and a float their share of this LPS's devices, rounded up. None means all of these devices.
+    The cohort does not depend on other LPSs.
     """
     count = cohort_size(len(members), participation)
     if count == len(members):
@@ -63,8 +63,8 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:
-    """Return the size of a cohort. A share is treated as a decimal number, so a share of 0.1 of 30 devices is 3
-    devices.
+    """Return the size of a cohort. A share is treated as an exact decimal number, so a share of 0.1 of 30 devices is 3
+    devices, not 4.
     """
     if participation is None:
         return members

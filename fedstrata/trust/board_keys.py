@@ -1,5 +1,5 @@
-"""The private key of a board: a machine of a fleet, which runs a device in one run after another. Each run's authority
-issues a certificate for this key. The key never leaves the board.
+"""The private key of a board. A board is a machine of a fleet, and runs a device in one run after another. For each
+run, the run's authority issues a certificate for this key. The key never leaves the board.
 """
 
 from pathlib import Path

@@ -208,8 +208,8 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return a text for the operator about failed calls of the kind `what`. The text has a command to run by hand,
-        or says what is missing until a call succeeds.
+        """Return a text for the operator about failed calls of the kind `what`. The text has a command that the
+        operator can run instead. Without such a command, the text says what is missing as long as the calls fail.
         """
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {

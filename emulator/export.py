@@ -32,7 +32,8 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
     Raises:
         MissingPackageError: the target's library is not installed.
-        DataError: the folder has no record. OutputError: the log folder is not empty, or MLflow refuses the export.
+        DataError: the folder has no record.
+        OutputError: the log folder is not empty, or MLflow refuses the export.
     """
     record = load(folder)
     if target == "tensorboard":

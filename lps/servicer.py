@@ -41,8 +41,8 @@ class LpsServicer(LpsServiceServicer):
         wait for at most `held_s` seconds.
 
         Raises:
-            NotReadyError: the GPS has not sent the clusters of this LPS yet. NotServedError: this LPS does not serve
-                the cluster.
+            NotReadyError: the GPS has not sent the clusters of this LPS yet.
+            NotServedError: this LPS does not serve the cluster.
         """
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):

@@ -81,7 +81,8 @@ def audited(constraints: Path, url: str) -> str:
     """Return the findings of pip-audit in pinned packages, as JSON.
 
     Raises:
-        NotAuditedError: the service fails. ValueError: pip-audit fails for another reason.
+        NotAuditedError: the service fails.
+        ValueError: pip-audit fails for another reason.
     """
     words = [sys.executable, "-m", "pip_audit", "--requirement", str(constraints), "--no-deps", "--disable-pip"]
     words += ["--vulnerability-service", "osv", "--osv-url", url, "--timeout", str(int(REACHED_S))]

@@ -53,7 +53,8 @@ def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Ex
     this `fedstrata up` (`asked`), the user's numbers are used.
 
     Raises:
-        PluginError: the experiment's own code is not on this machine. FedstrataError: the model cannot be constructed.
+        PluginError: the experiment's own code is not on this machine.
+        FedstrataError: the model cannot be constructed.
     """
     if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
         return values  # the chart will refuse these values

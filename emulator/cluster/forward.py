@@ -28,7 +28,8 @@ class PodPort:
         """Forward a port of this machine to the pod's port while the block runs. Yield the address on this machine.
 
         Raises:
-            AddressError: the pod cannot be reached. AccountError: this account may not forward ports.
+            AddressError: the pod cannot be reached.
+            AccountError: this account may not forward ports.
         """
         self._check()
         with closing(socket.create_server(("127.0.0.1", 0))) as server:

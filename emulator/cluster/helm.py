@@ -120,8 +120,8 @@ class Helm:
         set a field. With the same name, Helm's command can later change the same fields.
 
         Raises:
-            ExperimentError: the library is not installed, or the chart refuses the values. AddressError: Kubernetes
-                does not answer, or refuses.
+            ExperimentError: the library is not installed, or the chart refuses the values.
+            AddressError: Kubernetes does not answer, or refuses.
         """
         config = {
             "namespace": self._release.namespace,

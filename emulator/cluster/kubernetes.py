@@ -185,8 +185,8 @@ class GpsAccess:
         pods use TLS. Otherwise they are `OPEN`.
 
         Raises:
-            AccountError: this account may not read the certificate. CertificateError: the certificate is missing or not
-                usable.
+            AccountError: this account may not read the certificate.
+            CertificateError: the certificate is missing or not usable.
         """
         name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
         if name is None:

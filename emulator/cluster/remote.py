@@ -261,8 +261,8 @@ def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volume
     or if it cannot continue in new pods.
 
     Raises:
-        ExperimentError: new pods would end the present run. AccountError, CertificateError, HandshakeError: the GPS
-            cannot be asked.
+        ExperimentError: new pods would end the present run.
+        AccountError, CertificateError, HandshakeError: the GPS cannot be asked.
     """
     found = _status_now(release, "cannot ask the GPS whether a run is under way, which --replace would interrupt")
     if found is None or found.phase in {"completed", "failed"}:
@@ -287,8 +287,8 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
     When a run begins again, its LPSs and devices do not use the state of the failed run.
 
     Raises:
-        ExperimentError: the run has not failed. AccountError, CertificateError, HandshakeError: the GPS cannot be
-            asked.
+        ExperimentError: the run has not failed.
+        AccountError, CertificateError, HandshakeError: the GPS cannot be asked.
     """
     what = f"--again begins a failed run again, but cannot ask the GPS whether {experiment.run_id} has failed"
     found = _status_now(release, what)
@@ -377,8 +377,8 @@ def collect(release: Release, out: Path, display: Display) -> Path:
     """Wait for the end of the run. Write its record and report to a new folder, and return the path of the report.
 
     Raises:
-        OutputError: the folder is not empty. RunStoppedError: the run failed. If the failed run has a record, it is
-            collected, too.
+        OutputError: the folder is not empty.
+        RunStoppedError: the run failed. If the failed run has a record, it is collected, too.
     """
     from emulator.results.report import write_report
 
@@ -418,7 +418,8 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
     deleted.
 
     Raises:
-        ExperimentError: the release has another chart. AddressError: nothing of a release with this name exists.
+        ExperimentError: the release has another chart.
+        AddressError: nothing of a release with this name exists.
     """
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)

@@ -64,7 +64,8 @@ def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs
     which runs are drawn.
 
     Raises:
-        DataError: the bundle has no completed run. FedstrataError: a replay is not possible on this machine.
+        DataError: the bundle has no completed run.
+        FedstrataError: a replay is not possible on this machine.
     """
     done = _completed(bundle)
     if not done:

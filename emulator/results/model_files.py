@@ -25,7 +25,8 @@ def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Pa
 
     Raises:
         OutputError: the file exists, or cannot be written.
-        PluginError: the model cannot be expressed in ONNX. MissingPackageError: onnx is not installed.
+        PluginError: the model cannot be expressed in ONNX.
+        MissingPackageError: onnx is not installed.
     """
     data, said = _safetensors(trained) if kind == "safetensors" else _onnx(trained)
     try:

@@ -64,8 +64,8 @@ def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experime
     and its experiment is yielded. During the block, the folder is reserved for this process.
 
     Raises:
-        OutputError, ExperimentError: the errors of `prepare_folder` and `resume_folder`. StateError: another process
-            uses the folder.
+        OutputError, ExperimentError: the errors of `prepare_folder` and `resume_folder`.
+        StateError: another process uses the folder.
     """
     if experiment is not None:
         prepare_folder(folder, experiment)
@@ -82,7 +82,8 @@ def resume_folder(folder: Path) -> Experiment:
     run is removed, so that the GPS continues the run from its state.
 
     Raises:
-        OutputError: the folder cannot be written. ExperimentError: the experiment file in the folder was altered.
+        OutputError: the folder cannot be written.
+        ExperimentError: the experiment file in the folder was altered.
     """
     try:
         experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])

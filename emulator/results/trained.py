@@ -100,8 +100,8 @@ class TrainedModels:
         """Return the final model of a cluster.
 
         Raises:
-            DataError: the record has no such cluster, or only a part of its model. PluginError: the user's own code is
-                missing.
+            DataError: the record has no such cluster, or only a part of its model.
+            PluginError: the user's own code is missing.
         """
         clusters = self._record.summary.clusters
         if name not in clusters:
@@ -114,8 +114,8 @@ class TrainedModels:
         """Return the model that a device uses.
 
         Raises:
-            DataError: the record has no such device, or only a part of its model. PluginError: the user's own code is
-                missing.
+            DataError: the record has no such device, or only a part of its model.
+            PluginError: the user's own code is missing.
         """
         summary, ids = self._record.summary, self._experiment.device_ids()
         cluster = summary.cluster_of_device.get(name)

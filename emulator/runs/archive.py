@@ -39,7 +39,8 @@ def read_archive(source: Readable, folder: Path) -> None:
     """Write the files of an archive to a run's folder. If the archive is not complete and valid, no file is written.
 
     Raises:
-        PayloadError: the archive is not of a record. TarError: the archive is damaged or cut.
+        PayloadError: the archive is not of a record.
+        TarError: the archive is damaged or cut.
         OutputError: the folder cannot be written.
     """
     last = ""

@@ -20,8 +20,8 @@ DIRECT = build_opener(ProxyHandler({}))  # no proxy, even if the environment nam
 
 
 class _Reply:
-    """Read a reply of the reader pod. If the connection breaks, raise AddressError, so that the failure is not taken
-    for a failure of files on this machine.
+    """Read a reply of the reader pod. If the connection breaks, raise AddressError in place of OSError, because OSError
+    would be taken for a failure to write files on this machine.
     """
 
     def __init__(self, reply: http.client.HTTPResponse) -> None:
@@ -59,7 +59,8 @@ class BegunRuns:
         """Fetch the state of the runs from the reader pod at this address, and return it.
 
         Raises:
-            AddressError: the reader pod does not answer. PayloadError: its reply is not a list of runs.
+            AddressError: the reader pod does not answer.
+            PayloadError: its reply is not a list of runs.
         """
         with _asked(address, "") as reply:
             content = reply.read(MOST_BYTES)
@@ -93,8 +94,8 @@ def fetch_record(address: str, run: Path, folder: Path) -> None:
     file is written.
 
     Raises:
-        AddressError: the reader pod does not answer, or ends its reply too early. PayloadError: the reply is not a
-            record.
+        AddressError: the reader pod does not answer, or ends its reply too early.
+        PayloadError: the reply is not a record.
         OutputError: the folder cannot be written.
     """
     with _asked(address, str(run)) as reply:

@@ -94,8 +94,8 @@ class _Following:
 
         Raises:
             RunStoppedError: no pod of the Job can run, or the Job ended before all runs had ended.
-            AccountError: this account lacks a right, for instance to read the records. AddressError: Kubernetes does
-                not answer in time, or the records cannot be fetched in time.
+            AccountError: this account lacks a right, for instance to read the records.
+            AddressError: Kubernetes does not answer in time, or the records cannot be fetched in time.
         """
         name = self._objects.job_name
         self._api.ensure(self._objects, self._tell)

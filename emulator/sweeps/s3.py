@@ -43,8 +43,8 @@ class Bucket:
         """Check the address and the environment variables. The server is not called yet.
 
         Raises:
-            ExperimentError: the address or an environment variable is wrong. MissingPackageError: obstore is not
-                installed.
+            ExperimentError: the address or an environment variable is wrong.
+            MissingPackageError: obstore is not installed.
         """
         found = ADDRESS.fullmatch(address)
         if found is None:
@@ -128,7 +128,8 @@ class Bucket:
 
         Raises:
             ExperimentError: the user has to change the bucket's address, the credentials, an environment variable or
-                the store. AddressError: the server does not answer, or fails.
+                the store.
+            AddressError: the server does not answer, or fails.
         """
         try:
             yield

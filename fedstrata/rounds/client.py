@@ -83,7 +83,8 @@ class RoundClient:
         update, `sent_round` is -1.
 
         Raises:
-            FedstrataError: the parent refuses this child. ParentAwayError: the parent does not answer.
+            FedstrataError: the parent refuses this child.
+            ParentAwayError: the parent does not answer.
         """
         backoff = Backoff()
         while True:
@@ -189,7 +190,8 @@ class RoundClient:
         """Send an update from byte `offset` on, and continue after cuts.
 
         Raises:
-            FedstrataError: the parent refuses the update. ParentAwayError: the parent does not answer.
+            FedstrataError: the parent refuses the update.
+            ParentAwayError: the parent does not answer.
         """
         backoff = Backoff()
         while True:

@@ -48,9 +48,7 @@ class Intake(Children):
         self.is_closed = False
 
     def when_void(self, react: Callable[[], None]) -> None:
-        """Register a function that is called whenever the sum has been emptied. Several functions are called in the
-        order of registration.
-        """
+        """Register a function that is called, in the order of registration, whenever the sum has been emptied."""
         self._when_void.append(react)
 
     # --- one child's update -------------------------------------------------------------------
@@ -96,7 +94,8 @@ class Intake(Children):
         """Add one chunk to the sum. If the caller is cancelled before the addition begins, add nothing.
 
         Raises:
-            SupersededError: the child has begun a newer upload. PayloadError: the chunk is not valid.
+            SupersededError: the child has begun a newer upload.
+            PayloadError: the chunk is not valid.
         """
         async with self._folding:
             child = self._current(upload)

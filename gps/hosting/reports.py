@@ -88,8 +88,7 @@ class Reports:
         """Keep the report that comes with an LPS's aggregate or model. If the LPS gets no reply, it repeats the report.
 
         Raises:
-            UnknownChildError, PayloadError: the report has unknown names or impossible numbers. Nothing of the report
-                is kept.
+            UnknownChildError, PayloadError: a name is unknown, or a number is impossible. Nothing is kept.
         """
         self._check_said(header)
         is_current = self._serving.is_current(header.home_id, header.term)
@@ -155,8 +154,10 @@ class Reports:
         """Take a cluster's final report and model. A repeated report changes nothing.
 
         Raises:
-            UnknownChildError, PayloadError: the report is invalid. NotReadyError: the last global round is not closed.
-            NotServedError: another LPS serves the cluster. SupersededError: the LPS has begun a newer report.
+            UnknownChildError, PayloadError: the report is invalid.
+            NotReadyError: the last global round is not closed.
+            NotServedError: another LPS serves the cluster.
+            SupersededError: the LPS has begun a newer report.
         """
         self._check_said(header)
         self._check_current(header)

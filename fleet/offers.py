@@ -28,8 +28,8 @@ Message = TypeVar("Message", bound=Any)
 class Fleet:
     """Hold boards by name, and offers in the order in which they came.
 
-    A board takes the first offers for which it has room. All boards see the offers in the same order. So two runs never
-    wait for each other's boards.
+    A board starts its runs in the order of their offers, as many as it has room for. All boards see the same order. So
+    if a run waits for a board, that board works for an earlier run. Two runs never wait for each other's boards.
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks: forward, backward and optimiser, without autograd.
 
-The memory for results is allocated once. Besides the matrix products, a step with few devices spends its time on calls
-of torch's functions. A step with many devices spends it on writing to memory.
+The memory for results is allocated once. Besides the matrix products, two things take time: calls of
+torch's functions in a step with few devices, and writing to memory in a step with many devices.
 """
 
 from abc import ABC, abstractmethod
@@ -14,13 +14,13 @@ from fedstrata.experiment import SgdSettings
 
 
 class StackedSgd:
-    """Compute the steps of torch.optim.SGD for a stack's tensors. Only the order of additions differs. Momentum starts
-    at zero.
+    """Compute the steps of torch.optim.SGD for a stack's tensors. Only the order of additions differs.
 
     A gradient g is added to a target t: t ← beta·t + alpha·g. Without momentum and weight decay, the targets are the
-    weights themselves. Otherwise the targets are velocities, which then change the weights. Without momentum, a beta
-    just below 1 could do the weight decay on the weights themselves. But just below 1, float32 has only multiples of
-    6e-8, so a small decay would be lost.
+    weights themselves. Otherwise the targets are velocities, which begin at zero and then change the weights.
+
+    Weight decay without momentum uses velocities, too. It is not done by a beta just below 1 on the weights: there
+    float32 has only multiples of 6e-8, so a small decay would be lost.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
@@ -84,8 +84,9 @@ class DenseSteps(ABC):
 
 
 class PlainSteps(DenseSteps):
-    """Do steps in which no method changes the gradients. One matrix product computes a gradient and adds it to the
-    weights or, if the optimiser has velocities, to the velocity.
+    """Do training steps for federated learning methods that do not correct gradients. One matrix product computes the
+    gradient of a layer's weights. It also adds the gradient to the weights or, if the optimiser has velocities, to the
+    velocity.
     """
 
     def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:

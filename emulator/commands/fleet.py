@@ -70,7 +70,7 @@ def withdraw(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as fedstrata fleet list names it.")],
     tls: Operator = OPERATOR,
 ) -> None:
-    """Take the boards of a run back, for instance after its command was killed."""
+    """Free the boards of a run, for instance after the run's command was killed."""
     from fedstrata.errors import ExperimentError
     from fedstrata.process.quoting import quoted
 

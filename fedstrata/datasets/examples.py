@@ -197,7 +197,7 @@ class DatasetInfo:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs of a built-in model: one per class or, without classes, one per number of a target."""
+        """Number of outputs of a built-in model: one per class or, without classes, one per element of a target."""
         return self.num_classes or math.prod(self.target_shape)
 
 
@@ -312,8 +312,8 @@ def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> N
 def _check_finite(name: str, array: Array) -> None:
     """Raise DataError if an array contains NaN or Inf. Arrays in a file are checked later, when their rows are taken.
 
-    The minimum and the maximum of an array are NaN if it contains NaN. Computing them needs no mask as large as the
-    array.
+    Only the minimum and the maximum are checked. They show Inf, and both are NaN if the array contains NaN. This needs
+    less memory than a check of each element.
     """
     if array.dtype != np.float32 or not array.size or isinstance(array, np.memmap):
         return

@@ -3,7 +3,8 @@
 All devices train some epochs from the same initial weights h⁰ and send some layers of the result h_k^E. The GPS
 clusters the devices once, hierarchically, by the cosines of these layers. A cluster begins with the mean of its
 members' h_k^E. In each later round, a device begins its training with the mix own_share · h_k + (1 − own_share) · h_c.
-Here h_k is the model that the device trained last, and h_c is the model of its cluster. The paper calls own_share λ.
+Here h_k is the model that the device trained last, and h_c is the model of its cluster. The result of the first round
+does not count as h_k: the first mix of a device is h_c alone. The paper calls own_share λ.
 
 In a cluster's first round, devices repeat the training from h⁰ with the same epochs and the same examples. So they get
 the same h_k^E, bit by bit, and send all layers. The mean of these models is the result of lines 8 to 13 of the paper's
@@ -103,8 +104,8 @@ class Adaptive(Grouping):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Cluster the devices by the cosines of their layers, with average linkage. The threshold, the number in the
-        options or the dendrogram decides how many clusters there are.
+        """Cluster the devices by the cosines of their layers, with average linkage. The option `threshold` or
+        `clusters` decides the number of clusters. Without both options, the dendrogram decides it.
         """
         given, threshold = answers.of(PRETRAINED), self.options.threshold
         indexes = tuple(device.device_index for device in answers.devices)
@@ -145,8 +146,8 @@ class Adaptive(Grouping):
         )
 
     def _own(self, work: Work) -> Flat:
-        """Return h_k, the model that the device trained last. If the device has trained no mix yet, return the received
-        weights.
+        """Return h_k, the model that the device trained last. The training of the run's first round is not kept. So
+        until the device has trained in a later round, return the received weights.
         """
         own: Flat = work.personal.get(OWN, work.start)
         return own

@@ -43,8 +43,11 @@ _ORDERS = _orders()
 
 
 def reach(point: Point, round_number: int | None = None) -> None:
-    """Kill this process if FEDSTRATA_DIE_AT names this point and round, and `count` is reached. If the marker file
-    exists already, do nothing.
+    """Count this call for each entry of FEDSTRATA_DIE_AT that names this point. An entry with a round counts only the
+    calls with this round.
+
+    If the number of calls reaches the entry's `count`, write the entry's marker file and kill this process. If the
+    marker file exists already, do not kill the process.
     """
     for order in _ORDERS:
         if order.point != point or order.round not in {None, round_number}:

@@ -84,7 +84,9 @@ class Clock(Protocol):
         """Return the current time."""
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until `at_ns`. Timers are set `early_ns` earlier, because a timer may end late."""
+        """Wait until `at_ns`, never less. Because a timer may end late, it may be set `early_ns` earlier. Then the
+        time is read again and again until `at_ns`.
+        """
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
         """Call a function at `at_ns`, or slightly earlier."""
@@ -98,7 +100,7 @@ class RealTime:
         return time.monotonic_ns()
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until `at_ns`. Timers are set `early_ns` earlier, because a timer may end late."""
+        """Wait until `at_ns`, never less. The timer is set `early_ns` earlier, as `until_ns` explains."""
         await until_ns(at_ns, early_ns)
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
@@ -140,10 +142,12 @@ async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_
 async def wait_awake(wait: Callable[[float | None], Awaitable[bool]], timeout_s: float | None) -> bool:
     """Wait for at most `timeout_s` seconds in which this process runs. Return whether the condition of `wait` holds.
 
-    `wait` waits for a condition, for at most the given seconds, and returns whether it holds. It is called for short
-    waits. A short wait that ends late counts only as long as planned, because the process was paused, or had no
-    processor, for the rest of the time. After a pause at the end there is time, once, for what children have sent
-    meanwhile. So a parent that was paused does not take its children for late.
+    `wait` waits for a condition, for at most the given seconds, and returns whether it holds. This function divides the
+    time into short waits. If a short wait ends late, the process was paused or had no processor. So only the planned
+    length of this wait is subtracted from the time.
+
+    If the process was paused shortly before the time is over, the wait is made a few seconds longer, once. In these
+    seconds, a parent receives the messages that children sent during the pause. So it does not take them for late.
     """
     if timeout_s is None:
         return await wait(None)
@@ -252,7 +256,9 @@ class Alarm:
     """
 
     def __init__(self, ring: Callable[[float], None]) -> None:
-        """Set the function `ring`, which the alarm calls with a time. All requests up to this time are then due."""
+        """Set `ring`, the function that the alarm calls. Its argument is a time: all requested times up to this time
+        have come. If later times were requested, the function must request them again.
+        """
         self._ring = ring
         self._timer: asyncio.Handle | None = None
         self._rings_at = math.inf

@@ -92,7 +92,8 @@ class Keeper:
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
         """Return the message (an `Offer`) with the vector for the LPSs. If clusters span LPSs, the message also has the
-        parts of the vector, and values from the plan.
+        name and the layout of each stream's part of the vector. From the plan, it has the number of clusters, the
+        models that each cluster's devices receive, the tensors that are no longer sent, and arrays for all devices.
         """
         if not self._kept.spans:
             return Offer(model)
@@ -135,7 +136,9 @@ class Keeper:
         return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
 
     def _most(self, home: str, clusters: int) -> list[int]:
-        """Return the largest possible weight of an LPS in each stream, over all LPS rounds of a global round."""
+        """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices, times
+        the number of LPS rounds in a global round.
+        """
         devices: list[tuple[int, int, dict[str, dict[int, int]]]]  # cluster, examples, shares
         plan, weight = self._plans.now, self._places.weight
         members = [(device, device.cluster or 0) for device in self._places.members(home)]

@@ -98,7 +98,7 @@ class OutdatedError(FedstrataError):
 
 
 class RosterError(FedstrataError):
-    """The device does not mask its update for this roster of secure aggregation. It waits for another roster."""
+    """The device does not mask its update for this list of devices (a roster). It waits for another."""
 
     status = "UNAUTHENTICATED"
 

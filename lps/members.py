@@ -29,9 +29,10 @@ class Members:
         """Return whether the open round can continue with the GPS's newest list of devices. `home` is this list. It is
         None if this LPS no longer serves the devices.
 
-        The round cannot continue if another LPS has served the devices meanwhile (another term). It also cannot
-        continue if the GPS has gone back by one global round, and has so undone a move of devices. The round would then
-        wait for devices that belong to another LPS again, and its sums would have the wrong devices.
+        The round cannot continue in two cases. In the first, another LPS has served the devices meanwhile; the list
+        then has another term. In the second, the list has other devices for the open global round. This happens if the
+        GPS goes back by one global round, and a move of devices is undone. The round would then wait for devices that
+        belong to another LPS again.
         """
         if home is None or home.term != self._term:
             return False
@@ -42,13 +43,13 @@ class Members:
         return now == set(self.in_global_round(number))
 
     def begin_global_round(self, number: int) -> None:
-        """Note that a global round is open. While it is open, `goes_on_with` compares the devices of the round with
-        each new list.
+        """Note that a global round is open. While it is open, `goes_on_with` checks that a new list has the same
+        devices for this round.
         """
         self._under_way = number
 
     def end_global_round(self) -> None:
-        """Note that no global round is open, so that `goes_on_with` no longer compares devices."""
+        """Note that no global round is open. `goes_on_with` then accepts a new list with other devices."""
         self._under_way = None
 
     def take(self, home: gps_pb.Cluster) -> None:
@@ -83,7 +84,8 @@ class Members:
         return {indexes[index]: there[indexes[index]] for index in drawn}
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """Return, by device, the time from which the device takes part in a round that begins at `now_ns`.
+        """Return the devices that take part in a round that begins at `now_ns`, with the time from which each device is
+        present. If all devices are absent, the first devices to return take part.
 
         Raises:
             RunStoppedError: all devices have left and will not return.
@@ -102,10 +104,11 @@ class Members:
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
-        """Return the LPS's weight: the sum of examples over the `lps_rounds` LPS rounds of a global round.
+        """Return the LPS's weight in a global round: the sum of examples over its `lps_rounds` LPS rounds.
 
-        The report has no row for an LPS round if the LPS that ran the round is absent, or has lost its files. The
-        weight of the round is then the number of examples of all devices that the LPS asks for an update in this round.
+        Each row of the report has the examples of one LPS round. A row is missing if the LPS that ran this LPS round is
+        absent, or has lost its files. Then the examples of all devices that are asked for an update in this LPS round
+        are used instead.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds
@@ -126,8 +129,8 @@ class Members:
         return {device_id: member.cluster for device_id, member in self._members.items()}
 
     def began_in(self) -> dict[str, int]:
-        """Return, by device id, the number of the device's cluster at the start of the open global round. The GPS's
-        last list states these numbers.
+        """Return, by device id, the number of the device's cluster at the start of the open global round. The numbers
+        come from the GPS's newest list of devices.
         """
         return {device_id: member.began_in for device_id, member in self._members.items()}
 

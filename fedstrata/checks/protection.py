@@ -71,8 +71,8 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment, min_devices: int) -> None:
-    """Raise ExperimentError if, after moves of devices, fewer than `min_devices` devices of an LPS take part in a
-    round. Moves at the same time are checked together.
+    """Raise ExperimentError if the schedule moves so many devices from an LPS that fewer than `min_devices` of its
+    devices take part in a round. Moves at the same time are checked together.
     """
     first = {index: home_of(experiment, index) for index in range(experiment.device_count)}
     moved = Homes(experiment)
@@ -91,10 +91,11 @@ def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int
     """Return how many devices can take part in a round of each LPS or cluster, and the beginning of an error message
     about these numbers.
 
-    If there is one cluster, there is one number per LPS: the number of its devices. If there are several clusters, only
-    their mean size is known. Then the smallest number is the mean rounded down, because at least one cluster is not
-    larger. The largest number is the mean rounded up, because at least one cluster is not smaller. The message about
-    clusters contains `bound`, which is "at most" or "at least".
+    If there is one cluster, return one number per LPS: the number of its devices. If there are several clusters, their
+    sizes are not known before the run, but their mean size is. So return equal sizes, except for rounding. For example,
+    if ten devices form three clusters, return 3, 3 and 4. Whatever the real sizes are, the smallest cluster has at most
+    3 devices, and the largest at least 4. Set `bound`, which the message contains, to "at most" or "at least"
+    accordingly.
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

@@ -52,8 +52,8 @@ class Link:
         return self._rates[way]
 
     def drawn(self, address: Sequence[int]) -> "Link":
-        """Return this link after each random generator of traces was replaced by one trace that it has drawn. The
-        traces depend on `address` (seed, tier and child).
+        """Return this link with a trace drawn for each setting that describes a random trace. The random numbers depend
+        on `address` (seed, tier and child) and on the direction.
         """
         return replace(self, parts=tuple((at_ns, link.drawn(address)) for at_ns, link in self.parts))
 
@@ -205,10 +205,11 @@ class TierLinks:
         return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
 
     def piece_bytes(self, index: int | None, way: int) -> int:
-        """Return the size, in bytes, of the pieces in which a payload is sent in the direction `way` (UP or DOWN). A
-        piece takes at most 10 ms on the link of child `index`, and at most 2.5 ms on a shared link. A piece of a
-        broadcast model takes at most 10 ms on the shared link. But a piece never has less than 1 KiB. For the broadcast
-        itself, `index` is None, because it does not use the link of one child.
+        """Return the size, in bytes, of the pieces in which a payload is sent in the direction `way` (UP or DOWN).
+
+        A piece takes at most 10 ms on the link of the child `index`. On a shared link it takes at most 2.5 ms or, if
+        the shared link broadcasts models, at most 10 ms downwards. However, a piece has at least 1 KiB. If `index` is
+        None, only the shared link limits the size. Use this for the broadcast, which is not for one child.
         """
         own = fastest(self.link_of(index).rate(way)) if index is not None else None
         shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS

@@ -30,7 +30,9 @@ class RandomClusters(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number of clusters in the options or, without one, the number of true groups."""
+        """The number of clusters that the options give. If they give none, the number of true groups in the partition,
+        or 0 without true groups.
+        """
         return self.options.given or self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:

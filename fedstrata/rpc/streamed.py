@@ -10,8 +10,8 @@ Messages = Iterable[Any] | AsyncIterable[Any]
 
 
 def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """Return a gRPC error with this code. Use it for failures that gRPC itself reports in another way, or does not
-    report.
+    """Return an error of the class that gRPC raises for failed calls, with this code. Use it for a failure that gRPC
+    itself does not report by this class.
     """
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
 

@@ -94,7 +94,9 @@ def _entries(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 class HostedRun:
-    """Run the device process of one offer. An ended run stays ended until the offer changes."""
+    """Run the device process for one offer of a run. After its end, the process is not started again for the same
+    offer, not even after a restart of the board's agent.
+    """
 
     def __init__(self, offer: pb.Offer, folder: Path, log: EventLog) -> None:
         self.offer = offer
@@ -269,8 +271,10 @@ class HostedRun:
             await self._job
 
     async def withdraw(self) -> None:
-        """End the device process, and forget that this offer had ended, because the same run may be offered again. Set
-        the time of the run's folder to now, because the oldest folders are deleted first.
+        """End the device process of an offer that was withdrawn. Delete the note that the run has ended, so that the
+        same run can be offered again.
+
+        Set the time of the run's folder to now. The agent deletes the folders with the oldest times first.
         """
         await self.stop()
         (self._folder / END).unlink(missing_ok=True)

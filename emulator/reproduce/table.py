@@ -1,5 +1,5 @@
-"""Read published tables from files. A file has a sweep, the published value of each cell, and the differences from the
-paper.
+"""Read published tables from files. A file has a sweep, the value that the paper reports for each cell, and the
+differences of the sweep's data and settings from those of the paper.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,8 @@ def load_table(path: Path) -> PublishedTable:
     """Return the published table in a file.
 
     Raises:
-        ExperimentError: the file cannot be read, has a value that is not allowed, or names a cell that is not there.
+        ExperimentError: the file cannot be read, has a value that is not allowed, or gives a published value for a cell
+            that the sweep does not have.
     """
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))

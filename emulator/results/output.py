@@ -97,8 +97,8 @@ def resume_folder(folder: Path) -> Experiment:
 
 
 def _check_unaltered(folder: Path, experiment: Experiment) -> None:
-    """Check that the state in the folder belongs to the run of its experiment file. Raises ExperimentError if it does
-    not.
+    """Check that the state in the folder belongs to the run of `experiment`, which was read from the same folder.
+    Raises ExperimentError if the state is of another run.
     """
     runs = sorted(path.name for path in (folder / "state" / "gps").glob("*") if path.is_dir())
     if runs and experiment.run_id not in runs:

@@ -136,7 +136,7 @@ class Experiment(Settings):
     @property
     def limits(self) -> Bounds:
         """The largest values that a device may report. They are the limits of `bounds`. Without `bounds.max_examples`,
-        the largest device of the partition is the limit for examples.
+        the limit for examples is the number of training examples of the partition's largest device.
         """
         bounds = self.bounds or Bounds()
         if bounds.max_examples is not None:

@@ -44,7 +44,9 @@ class EpsilonSpent:
 
 
 def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
-    """Return ε for a reader who sees only sums of updates. Return None if LPSs see each update."""
+    """Return the ε that holds against an observer who sees only sums of updates. Return None if LPSs see each
+    update.
+    """
     least = experiment.least_in_sum
     return None if least == 1 else budget.epsilon_after(budget.releases, least)
 

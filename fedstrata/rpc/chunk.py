@@ -1,8 +1,9 @@
 """Payloads in gRPC messages, without the copies of the payload that protobuf would make.
 
-On the wire, a part with only `data` is a tag, a length and the data. This module writes and reads such parts directly.
-It also writes and reads directly the payload of a part that has a header and a `small` payload. Protobuf handles
-everything else.
+A payload is sent in parts (`ModelPart`, `UpdatePart`), each of them one message. On the wire, a part with only `data`
+is a tag, a length and the data. This module writes and reads such parts without protobuf. If a payload is so small that
+it fits in one part with the header, it is in the field `small`. This module also writes and reads the field `small`
+without protobuf. Protobuf handles everything else.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class Chunk:
         self.data = data
 
     def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
-        """Return the name of the field that the part has."""
+        """Return "data", the name of the only field that the part has."""
         return "data"
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
@@ -34,7 +35,9 @@ class Chunk:
 
 
 class Whole:
-    """Hold a message with both a header and a small payload. `chunk` presents the payload like a separate message."""
+    """Hold a part that has both a header and a small payload. Readers use `chunk` like a part that has only the payload
+    as its data.
+    """
 
     __slots__ = ("chunk", "header")
     data = b""  # empty, as in the protobuf message: the payload is in `chunk`
@@ -44,7 +47,7 @@ class Whole:
         self.chunk = Chunk(small)
 
     def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
-        """Return the name of the field that the part has."""
+        """Return "header". The payload, which is also in the part, is reached through `chunk`."""
         return "header"
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
@@ -98,8 +101,10 @@ def part_parser(part: Any) -> Callable[[bytes], Any]:
 
 
 def _by_protobuf(parsed: Any) -> Any:
-    """Return a part that protobuf has parsed. Such a part has its fields in another order, or comes from another
-    serialiser. If the part has a small payload, return a `Whole`.
+    """Return the given part, which protobuf has parsed. If the part has a header and a small payload, return a `Whole`.
+
+    Protobuf parses a part with a small payload if `run` in `part_parser` does not know its bytes. This can happen if
+    the sender uses another serialiser, or writes the fields in another order.
     """
     if parsed.small and parsed.HasField("header"):
         header = type(parsed.header)()

@@ -121,7 +121,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Revoked:
-    """Hold revoked names. In the file of a list, each line has one name, and text after `#` is a comment."""
+    """Hold the list of revoked names. In the list's file, each line has one name, and text after `#` is a comment."""
 
     names: frozenset[Name] = field(default_factory=frozenset)
 
@@ -184,8 +184,8 @@ class Revoked:
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """If all names in a peer's certificate are revoked, return a text that says so: every call of the peer is
-        refused. Otherwise return None.
+        """Return why every call of a peer is refused: all names in its certificate are revoked. If a name is not
+        revoked, return None.
         """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 

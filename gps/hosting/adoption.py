@@ -29,13 +29,15 @@ class Adoption:
         self._log = log
 
     async def until_served(self) -> None:
-        """If the run has deadlines, wait for a limited time until the LPS of every cluster has registered."""
+        """If the run has deadlines, wait until the LPS of every cluster has registered, but only for a limited time. If
+        the run has no deadlines, do not wait.
+        """
         if self._deadline_s is not None:
             await self.wait_until(lambda: self._serving.are_all_there)
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until a condition holds. If the run has deadlines, wait at most so long that the watch finds each LPS
-        that is absent from the beginning.
+        """Wait until a condition holds. If the run has deadlines, the wait is limited: an LPS that was never present is
+        by then known to be absent. If the run has no deadlines, the wait is not limited.
         """
         longest_s = None
         if self._deadline_s is not None:

@@ -50,7 +50,7 @@ class Journal(JournalFile):
 
 
 class ClockTable:
-    """Hold the times of a run, for its clock."""
+    """Keep the times of a run in the journal, so that the clock of a restarted GPS can continue."""
 
     def __init__(self, journal: Journal) -> None:
         self._file = journal
@@ -58,7 +58,9 @@ class ClockTable:
         self.answers = journal.answers.all
 
     def set_round_times(self, global_round: int, times: bytes) -> None:
-        """Keep the times of a global round on the run's clock, as a RoundTimes message."""
+        """Write the times of a global round to the journal, as a serialised RoundTimes message. The times are read from
+        the run's clock.
+        """
         self._file.write("INSERT OR REPLACE INTO round_times (global_round, times) VALUES (?, ?)", global_round, times)
 
     def round_times(self) -> dict[int, bytes]:

@@ -82,11 +82,11 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how many TLS connections in a row the LPS of the present assignment has refused. If the previous
-        assignment names another LPS, or if the LPS does not refuse now, return 0.
+        """Try a TLS connection to the LPS of the assignment `now`. If the LPS refuses it, return `before` + 1, where
+        `before` is the number of earlier refusals in a row. If it does not refuse, return 0.
 
-        `silent` is the previous assignment, and `now` the present one. `before` is the number of refusals in a row
-        until now. A few refusals are normal, because for a short time another process may listen at the LPS's port.
+        If the previous assignment, `silent`, names another LPS or address, return 0 without a try. A few refusals are
+        normal, because for a short time another process may listen at the LPS's port.
 
         Raises:
             HandshakeError: the LPS has refused several attempts in a row.

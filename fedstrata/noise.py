@@ -69,7 +69,7 @@ class SealedNoise:
         self._kept: tuple[bytes, dict[str, str]] | None = None
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Return the key for the secret, the round and the released values."""
+        """Return the key, a hash of the secret, the round and the released values."""
         secret, known = self._kept = self._kept or self._read()
         about, found = str(lps_round), hashlib.sha256(released).hexdigest()
         if known.get(about, found) != found:
@@ -142,7 +142,7 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
     """Return the smallest noise multiplier with which one release with Gaussian noise is (ε, δ)-private. The noise
     multiplier is the standard deviation of the noise divided by the sensitivity.
 
-    The result is exact for all ε. The formula √(2 ln(1.25/δ)) / ε holds only for ε below 1.
+    The result is exact for all ε. The usual formula √(2 ln(1.25/δ)) / ε is not used: it holds only for ε below 1.
     """
     return _least(lambda multiplier: delta_of(multiplier, epsilon) <= delta, above=1e-3, within=1e-12)
 

@@ -1,8 +1,9 @@
 """The examples that each device owns. They depend only on the experiment, the labels or columns of the data set, and
 the device's index.
 
-All splits compute with indices and labels. The split is made once for all devices, and is kept as long as the data set
-is in memory. Only the inputs of the requested device are copied. No two devices own the same training example.
+Splits compute with indices and labels, never with inputs. The split is made once for all devices, and is kept as long
+as the data set is in memory. Only the inputs of the requested device are copied. No two devices own the same training
+example.
 """
 
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
 
     Raises:
         FedstrataError: the errors of `device_data`.
-        DataError: a device has more training examples than `bounds` allow.
+        DataError: a device has more training examples than `bounds.max_examples`.
     """
     if isinstance(experiment.partition, LocalPartition):
         return
@@ -135,8 +136,8 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
-    """Return the assignment. It is computed once per data set, partition and seed, and deleted together with the data
-    set.
+    """Return the assignment of examples to devices. It is computed once per data set, partition and seed, and deleted
+    together with the data set.
     """
     known = _assignments.setdefault(dataset, {})
     key = (experiment.partition, experiment.seed)

@@ -28,7 +28,7 @@ class ChildState(Enum):
 
 @dataclass
 class Upload(Supersedable):
-    """Hold one stream of one child's update. A newer stream of the same child replaces this stream."""
+    """Hold one call (gRPC stream) with which a child sends its update. A newer call of the child replaces it."""
 
     child_id: str
     codec: PayloadCodec
@@ -54,7 +54,7 @@ class Child:
 
     @property
     def has_part(self) -> bool:
-        """Return whether a part of the child's update is in the sum, or may be added to the sum right now."""
+        """Return whether a part of the child's update is in the sum, or an upload of the child is under way."""
         return self.offset > 0 or self.upload is not None
 
     def switch(self, name: str) -> None:
@@ -130,8 +130,8 @@ class Enough:
         return True
 
     def check(self, left: int, of: int, refused: str) -> None:
-        """Raise RunStoppedError if too few children are left. `refused` is the end of the error message: a child that
-        was refused, and the reason.
+        """Raise RunStoppedError if too few of the round's `of` children are left. `refused` is the end of the error
+        message: a child that was refused, and the reason.
         """
 
 

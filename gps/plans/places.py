@@ -184,7 +184,7 @@ class Places:
         return self._members.get(home, [])
 
     def examples(self, global_round: int) -> dict[str, int]:
-        """Return, by LPS, the number of its devices' examples in a global round."""
+        """Return, by LPS, the sum of the weights of its devices that have joined by this global round."""
         return {
             name: sum(self.weight(d) for d in self.members(name) if d.from_global_round <= global_round)
             for name in self.homes

@@ -60,7 +60,7 @@ class GpsServicer(GpsServiceServicer):
     async def FetchAnswers(
         self, request: answers_pb2.FetchAnswersRequest, context: Any
     ) -> AsyncIterator[answers_pb2.AnswerPart]:
-        """Stream the other devices' answers to a device."""
+        """Send a device the answers of the other devices, as a stream."""
         self._check_going(request.run_id)
         async for part in self._run.questions.relayed_to(request):
             yield part

@@ -208,9 +208,9 @@ def holders_of(
     """Return which processes of a release get a certificate, with the names in each certificate. `values` are the
     values of the chart, including all defaults.
 
-    `lps_count` is the number of LPSs at the start of the run. It is 0 if the GPS decides on the number later. By
-    default it is lps.replicas in `values`. Each of these LPSs gets a certificate. If the number is 0, as many LPSs get
-    a certificate as there are devices, but at most MOST_LPS. If `values` has tls.lps, tls.lps LPSs get a certificate.
+    If `values` has tls.lps, this is the number of LPSs that get a certificate. Otherwise the number is `lps_count`, the
+    number of LPSs at the start of the run; by default lps.replicas in `values`. If `lps_count` is 0, the GPS decides on
+    the number later. Then as many LPSs get a certificate as there are devices, but at most MOST_LPS.
     """
     known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]

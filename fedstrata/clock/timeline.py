@@ -166,8 +166,8 @@ class Round:
         return part.over(back_ns)
 
     def answer_alone(self, name: str, answered: Exchanged) -> Part:
-        """Return one child's part of the round up to its answer, as if no other child used the links. Raises
-        PayloadError if the part takes more than 73 years.
+        """Return the times of one child in the round, up to its answer to a question, as if no other child used the
+        links. Raises PayloadError if they exceed 73 years, the clock's largest time.
         """
         (part,) = self._parts({name: answered})
         (at_ns,) = self._answered([part])

@@ -27,7 +27,7 @@ class PFedMe(FedAvg):
     """Train personal models that are pulled towards the global model, and move the global model towards them."""
 
     class Options(MethodSettings):
-        """Hold the strength of the pull, and the steps that train the personal model."""
+        """Hold how strongly a personal model is pulled towards the global model, and the steps that train it."""
 
         pull: PositiveFloat = 15.0
         """Strength λ of the pull of a device's own model towards the global model; λ · learning rate must be below 2.

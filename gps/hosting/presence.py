@@ -86,10 +86,10 @@ class LpsPresence:
         """Return for how many more seconds an LPS may be silent before it is absent. For an absent or revoked LPS,
         return 0 or a negative number.
 
-        If global rounds have a deadline, a refused LPS is absent. If they have no deadline, only a revoked LPS is
-        absent, and the result for all others is infinite. Then no other LPS adopts the clusters of a refused LPS.
-        Adoption would not help these clusters: they have missed a round, after which no cluster can continue without
-        deadlines.
+        With deadlines, refused and revoked LPSs are absent, and so are LPSs that are silent for too long. Without
+        deadlines, only revoked LPSs are absent. For all other LPSs, even refused ones, the result is then infinite, and
+        no other LPS adopts their clusters. Without deadlines, adoption would not help a cluster that has missed a
+        round.
         """
         if self.is_revoked(lps_id):
             return -1.0

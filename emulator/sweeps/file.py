@@ -162,9 +162,13 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
         said = one_line(error, lambda _: f"unknown key; a sweep has {known} (docs/sweep.md)")
         raise ExperimentError(f"{where}: {said}") from None
     base = _base(file.base, beside, where)
+    try:
+        plain = read_yaml(yaml.safe_dump(base))
+    except ValueError as error:  # raised for nested aliases
+        raise ExperimentError(f"{where}: base {error}") from None
     changes = dict(_places(file))
     runs = [
-        SweepRun(place=place, experiment=_experiment(base, own, seed, f"{where}: {place.label}"))
+        SweepRun(place=place, experiment=_experiment(plain, own, seed, f"{where}: {place.label}"))
         for seed in file.seeds
         for place, own in changes.items()
     ]
@@ -228,11 +232,9 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
     overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in own.items()]  # JSON is also YAML
     try:
-        return checked(overridden(read_yaml(yaml.safe_dump(base)), overrides), Path(where).parent, seed)
+        return checked(overridden(base, overrides), Path(where).parent, seed)
     except ExperimentError as error:
         raise type(error)(f"{where}: {str(error).removeprefix('--set ')}") from None
-    except ValueError as error:  # raised for nested aliases
-        raise ExperimentError(f"{where} {error}") from None
 
 
 def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:

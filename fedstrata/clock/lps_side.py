@@ -82,7 +82,7 @@ class LpsClock:
         return None
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Note that the model of a global round has arrived, with `whole_bytes` bytes. The first LPS round of the
+        """Record the arrival of a global round's model, which has `whole_bytes` bytes. The first LPS round of this
         global round begins now.
         """
 

@@ -93,8 +93,8 @@ class Notes:
     def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
         """Keep what an accepted update reports.
 
-        For an update with one part, the number of examples is the part's checked weight. An update with several parts
-        states the number in its header.
+        The training loss is kept with its number of examples. If the update has one part, this number is the part's
+        weight, which was checked. Otherwise it is the number in the header.
         """
         name = upload.child_id
         examples = upload.weights[0] if len(upload.weights) == 1 else header.num_examples

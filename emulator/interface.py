@@ -354,7 +354,7 @@ def _experiment(
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
     """Yield the overrides as KEY=VALUE texts, as `--set` takes them. Values are written as JSON, which is also YAML."""
     if isinstance(given, Mapping):
-        yield from (f"{key}={json.dumps(value)}" for key, value in given.items())
+        yield from (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
     else:
         yield from given
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +18,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
-from fedstrata.experiment.yaml_files import EachKeyOnce, read_yaml
+from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import checked, overridden
 
 NAME = re.compile(
@@ -61,6 +62,8 @@ class SweepFile(Settings):
                 raise ValueError(
                     f"{name!r} cannot be a name; give at most 60 letters, digits and _ . + -, a letter or digit first"
                 )
+        if empty := [axis for axis, choices in self.vary.items() if not choices]:
+            raise ValueError(f"vary.{empty[0]} has no values; give at least one, or remove this axis")
         for where, own in (*self.cells.items(), *(pair for axis in self.vary.values() for pair in axis.items())):
             if "seed" in own:
                 raise ValueError(f"{where} sets the seed; give all seeds in `seeds`")
@@ -133,13 +136,12 @@ def load_sweep(path: Path) -> Sweep:
             cell, the message names the cell.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
+        document = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise ExperimentError(f"cannot read the sweep file {path}: {said}; give the path of a sweep file") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ExperimentError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise ExperimentError(f"{path} {error}") from None
     name = path.stem if path.name != "sweep.yaml" else path.resolve().parent.name
     return sweep_of(document, name=name, where=str(path), beside=path.parent)
 
@@ -163,9 +165,11 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
         raise ExperimentError(f"{where}: {said}") from None
     base = _base(file.base, beside, where)
     try:
+        text = yaml.safe_dump({**document, "base": base}, sort_keys=False)
         plain = read_yaml(yaml.safe_dump(base))
-    except ValueError as error:  # raised for nested aliases
-        raise ExperimentError(f"{where}: base {error}") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # of a document that was not read from a file
+        said = " ".join(map(str, error.args))
+        raise ExperimentError(f"{where}: {said}; give only texts, numbers, lists and mappings") from None
     changes = dict(_places(file))
     runs = [
         SweepRun(place=place, experiment=_experiment(plain, own, seed, f"{where}: {place.label}"))
@@ -175,7 +179,7 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
     _refuse_equal(runs[: len(changes)], where)
     return Sweep(
         name=name,
-        text=yaml.safe_dump({**document, "base": base}, sort_keys=False),
+        text=text,
         axes=tuple(file.vary),
         places=tuple(changes),
         seeds=file.seeds,
@@ -221,8 +225,8 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
         return given
     try:
         path = beside / given if (beside / given).is_file() else find_experiment(Path(given))
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (ExperimentError, OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        document = read_yaml(path.read_text(encoding="utf-8"))
+    except (ExperimentError, OSError, ValueError) as error:
         raise ExperimentError(f"{where}: base {given}: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise ExperimentError(f"{where}: base {given} must be a mapping, not {type(document).__name__}")
@@ -230,7 +234,8 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
 
 
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
-    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in own.items()]  # JSON is also YAML
+    as_json = partial(json.dumps, default=str, ensure_ascii=False)  # JSON is also YAML, except for escaped emoji
+    overrides = [f"{key}={as_json(value)}" for key, value in own.items()]
     try:
         return checked(overridden(base, overrides), Path(where).parent, seed)
     except ExperimentError as error:

@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from emulator.commands import main as cli
-from emulator.sweeps.file import Place, Sweep, load_sweep
+from emulator.sweeps.file import Place, Sweep, load_sweep, sweep_of
 from fedstrata.errors import ExperimentError
 
 BASE = {
@@ -101,6 +102,7 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
         ({"cells": {"one": {}, "two": {"name": "other"}}}, "'one' and 'two' are the same experiment"),
         ({"vary": {"training.batch_size": [8, 8]}}, "training.batch_size has 8 twice"),
         ({"vary": {"training.batch_size": 8}}, "training.batch_size takes a list of values"),
+        ({"vary": {"training.batch_size": []}}, "vary.training.batch_size has no values"),
         (
             {"vary": {"model.hidden": [[8], [16]]}},
             "model.hidden has a list or mapping as a value; give each choice a name",
@@ -124,6 +126,8 @@ def test_what_is_not_allowed_is_told_in_one_line_that_names_the_cell(
         ("seeds: [", "is not YAML"),
         ("- 1", "must be a mapping"),
         ("base: digits\nseeds: [1]\ncells:\n  one: {}\n  one: {}\n", "'one' is there twice"),
+        ("base: digits\nseeds: [1]\nday: 2020-13-45\n", "bad.yaml is not YAML: month must be in 1..12"),
+        ("base: digits\nseeds: [1]\ncells: &all {one: *all}\n", "bad.yaml has more than 200000 values"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -131,6 +135,31 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, said: str
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ExperimentError, match=re.escape(said)):
         load_sweep(path)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("seed: 3\nseed: 4\n", "base mine.yaml: is not YAML: the key 'seed' is there twice"),
+        ("day: 2020-13-45\n", "base mine.yaml: is not YAML: month must be in 1..12"),
+        ("- 1", "base mine.yaml must be a mapping, not list"),
+    ],
+)
+def test_a_base_is_read_as_strictly_as_an_experiment(write: Write, tmp_path: Path, base: str, said: str) -> None:
+    (tmp_path / "mine.yaml").write_text(base, encoding="utf-8")
+    with pytest.raises(ExperimentError, match=re.escape(said)):
+        load_sweep(write(base="mine.yaml"))
+
+
+def test_a_python_value_that_yaml_does_not_have_is_refused() -> None:
+    document = {"base": BASE, "seeds": (3, 4), "cells": {"one": {"training.batch_size": np.int64(8)}}}
+    with pytest.raises(ExperimentError, match=r"sweep: .*8; give only texts, numbers, lists and mappings"):
+        sweep_of(document, name="tiny", where="sweep", beside=Path())
+
+
+def test_a_text_beyond_the_basic_plane_arrives_unchanged(write: Write) -> None:
+    (run,) = load_sweep(write(seeds=[3], cells={"one": {"data.folder": "/data/😀"}})).runs
+    assert run.experiment.data.folder == Path("/data/😀")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

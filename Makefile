@@ -40,7 +40,7 @@ test-combinations: setup ## features of the experiment file two by two: twenty m
 test-benchmarks: setup ## every benchmark by its command, as small as it goes: three minutes
 	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
 
-test-kills: setup ## whole runs whose processes are killed, links cut, disks full: four minutes more
+test-kills: setup ## whole runs whose processes are killed, links cut, disks full: twenty minutes
 	$(BIN)/python -m pytest tests/services -m kills
 
 test-pages: setup ## the pages for new users, followed word for word: one to three minutes

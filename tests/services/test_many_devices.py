@@ -45,7 +45,7 @@ method: {name: one_shot, clusters: 6}
 training: {global_rounds: 30, lps_rounds_per_global_round: 1, local_steps: 1, batch_size: 8}
 deadlines:
   enrolment: {deadline_s: 12, quorum_ratio: 0.9}
-  lps: {deadline_s: 2.5, quorum_ratio: 0.5}
+  lps: {deadline_s: 8, quorum_ratio: 0.5}
 """)
 ABSENT = (148, 149)
 KILLED = (24, 25, 74, 99, 147)
@@ -74,7 +74,7 @@ class Troubled(LocalBackend):
         for host in hosts:
             await self._unless_failure(host.addresses())
         await asyncio.gather(*(asyncio.to_thread(program.addresses) for program in self.first_lives))
-        gps = self._start(self._gps(), ["gps"])
+        gps = self._start(self._server("gps", "gps"), ["gps"])
         proxy.lead_to(gps.addresses)
         self._gps_address = (await self._unless_failure(gps.addresses()))["grpc"]
         return self._gps_address

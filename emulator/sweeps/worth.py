@@ -66,11 +66,11 @@ def _pairs(results: SweepResults) -> Iterator[Pair]:
     done = [
         (run, results.records[key]) for run in results.sweep.runs if (key := (run.place, run.seed)) in results.records
     ]
-    alone = {(run.place.setting, run.seed): (run, record) for run, record in done if _is_alone(run)}
+    alone = {run.path: (run, record) for run, record in done if _is_alone(run)}
     for run, record in done:
-        other = alone.get((run.place.setting, run.seed))
-        if other is not None and not _is_alone(run) and _same_data(run, other[0]):
-            yield run, record, other[1]
+        partners = [theirs for other, theirs in alone.values() if _facts(other, theirs) == _facts(run, record)]
+        if partners and run.path not in alone:
+            yield run, record, partners[-1]
 
 
 def _is_alone(run: SweepRun) -> bool:
@@ -78,6 +78,6 @@ def _is_alone(run: SweepRun) -> bool:
     return all(channel.reach is Reach.DEVICE for channel in method.channels(method.facts.model))
 
 
-def _same_data(run: SweepRun, other: SweepRun) -> bool:
-    mine, theirs = run.experiment, other.experiment
-    return mine.data == theirs.data and mine.partition == theirs.partition
+def _facts(run: SweepRun, record: RunRecord) -> tuple[object, ...]:
+    """Return what a run and its partner have in common."""
+    return run.place.setting, run.seed, run.experiment.data, run.experiment.partition, record.headline

@@ -102,6 +102,16 @@ def test_a_sweep_compares_nobody_with_devices_that_have_other_data(tmp_path: Pat
     assert gains_csv(results) is None
 
 
+def test_each_cell_is_compared_with_the_devices_that_are_alone_with_the_same_data(tmp_path: Path) -> None:
+    few, alone = {"partition.examples_per_device": 10}, {"method": "local"}
+    plan = sweep(fedavg={}, local=alone, few=few, few_local={**alone, **few})
+    by_cell = {"fedavg": TOGETHER, "local": ALONE, "few": ALONE, "few_local": TOGETHER}
+    rows = list(csv.DictReader((gains_csv(written(tmp_path, plan, by_cell)) or "").splitlines()))
+    assert [(row["cell"], round(float(row["gain"]), 3)) for row in rows if row["device"] == "device-000"] == [
+        ("fedavg", 0.1), ("few", -0.1), ("fedavg", 0.1), ("few", -0.1),
+    ]  # fmt: skip
+
+
 def test_a_table_csv_has_the_fairness_of_each_cell(tmp_path: Path) -> None:
     results = written(tmp_path, sweep(fedavg={}), {"fedavg": TOGETHER})
     found = {row["measure"]: row["mean"] for row in csv.DictReader(results.csv_text().splitlines())}

@@ -18,7 +18,7 @@ RESULT = ("adjusted_rand_index", "seconds", "bytes")  # columns of the summary t
 LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
 PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # limits of MLflow per call
 T = TypeVar("T")
-Point = tuple[str, str, int, float]  # cluster, column, LPS round, value
+Point = tuple[str, str, int, float]  # cluster or LPS, column, LPS round, value
 
 
 def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | None) -> str:
@@ -55,8 +55,8 @@ def points(record: Record) -> Iterator[Point]:
 
 
 def to_tensorboard(record: Record, logs: Path) -> None:
-    """Write TensorBoard's event files. Each cluster has a folder with its curves over LPS rounds. The folder `run` has
-    all other values.
+    """Write TensorBoard's event files. Each cluster or, if clusters span LPSs, each LPS has a folder with its curves
+    over LPS rounds. The folder `run` has all other values.
     """
     writer = needed("torch.utils.tensorboard").SummaryWriter
     check_unused(logs)
@@ -66,8 +66,8 @@ def to_tensorboard(record: Record, logs: Path) -> None:
             events.add_scalar(f"result/{name}", value)
         if record.relevance is not None:
             events.add_image("relevance", record.relevance.values[None])  # one channel, from 0 to 1
-    for cluster in record.clusters["cluster"]:
-        with writer(logs / re.sub(r"[^A-Za-z0-9_-]", "_", str(cluster))) as events:
+    for cluster in dict.fromkeys(map(str, record.rounds["lps_id"])):
+        with writer(logs / re.sub(r"[^A-Za-z0-9_-]", "_", cluster)) as events:
             for _, column, step, value in (point for point in points(record) if point[0] == cluster):
                 events.add_scalar(column, value, step)
 

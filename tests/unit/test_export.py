@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from emulator.commands import main as cli
-from emulator.export import flattened, points
+from emulator.export import flattened, points, to_tensorboard
 from emulator.interface import load
 from emulator.shipped import extras
-from tests.support.record_files import write_record
+from tests.support.record_files import IDS, ROUNDS, SUMMARY, write_record
 
 SETTINGS = {"partition": {"kind": "tasks", "tasks": [{"name": "clothes", "labels": [0, 1]}, {"name": "bags"}]}}
 
@@ -55,11 +55,19 @@ def test_tensorboard_reads_the_curves_the_result_and_the_matrix(
 
 def test_a_clusters_name_is_no_path_out_of_the_log_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    clusters = {"../../out": ["device-000"]}
-    folder = write_record(tmp_path / "run", clusters=clusters, accuracy={}, rounds=(), relevance=())
+    clusters, rounds = {"../../out": ["device-000"]}, [(1, 1, "../../out", *ROUNDS[0][3:])]
+    folder = write_record(tmp_path / "run", clusters=clusters, accuracy={}, rounds=rounds, relevance=())
     assert cli.execute(["export", str(folder), "--to", "tensorboard"]) == 0
     assert sorted(path.name for path in (folder / "tensorboard").iterdir()) == ["______out", "run"]
     assert not (tmp_path / "out").exists()
+
+
+def test_tensorboard_has_the_curves_of_each_lps_if_clusters_span_them(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    homes, clusters = dict(SUMMARY["clusters"]), {"cluster-0": list(IDS)}
+    spanning = write_record(tmp_path / "spanning", clusters=clusters, homes=homes, accuracy={}, relevance=())
+    to_tensorboard(load(spanning), tmp_path / "logs")
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["lps-0", "lps-1", "run"]
 
 
 def test_mlflow_reads_parameters_curves_and_files(

@@ -1,8 +1,9 @@
 """A parent's answers to the calls of its children."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,13 +129,10 @@ class ChildCalls:
         Raises:
             PayloadError: no honest child sends this request. If a round is open, the child is refused.
         """
-        try:
+        with self._refusing(request.child_id):
             self._hear(request)
             if self._round is not None and self._round.asked(request):
                 self._changes.tell()
-        except PayloadError as error:
-            self.ban(request.child_id, str(error))
-            raise
 
     async def hear(self, message: Message) -> None:
         """Take a child's answer or announcement. If the round does not need the message, ignore it.
@@ -144,14 +142,11 @@ class ChildCalls:
             SupersededError: the child has begun another call.
         """
         check_run(self.exchange.run_id, message.run_id)
-        try:
+        with self._refusing(message.child_id):
             if isinstance(message, pb.UpdateHeader):
                 self._uploads.check(self._round, message)
             if self._round is not None and await self._round.hear(message):
                 self._changes.tell()
-        except PayloadError as error:
-            self.ban(message.child_id, str(error))
-            raise
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round. If the update misses the round, the reply says so. This is not an
@@ -182,18 +177,29 @@ class ChildCalls:
         """Take a child's measurement of the final model. A repeated call changes nothing.
 
         Raises:
+            PayloadError: the measurement is impossible. The child is refused.
             NotReadyError: the parent does not offer the final model yet, for instance after a restart. The child has to
                 fetch the model of the open round.
         """
         check_run(self.exchange.run_id, run_id)
-        check_evaluation(evaluation)
-        if self._finished is not None:
-            return  # the measurement has been taken already, or the run is over
-        opened = self._round
-        if opened is None or not opened.evaluate_only:
-            raise NotReadyError("the final model is not offered yet; try again, or fetch the open round's model")
-        opened.intake.limits.check_measured([evaluation])
-        opened.intake.accept_evaluation(evaluation.device_id, evaluation)
+        with self._refusing(evaluation.device_id):
+            check_evaluation(evaluation)
+            if self._finished is not None:
+                return  # the measurement has been taken already, or the run is over
+            opened = self._round
+            if opened is None or not opened.evaluate_only:
+                raise NotReadyError("the final model is not offered yet; try again, or fetch the open round's model")
+            opened.intake.limits.check_measured([evaluation])
+            opened.intake.accept_evaluation(evaluation.device_id, evaluation)
+
+    @contextmanager
+    def _refusing(self, child_id: str) -> Iterator[None]:
+        """Refuse a child if the block raises PayloadError. No honest child causes this error."""
+        try:
+            yield
+        except PayloadError as error:
+            self.ban(child_id, str(error))
+            raise
 
     def ban(self, child_id: str, reason: str) -> None:
         """Refuse a child until the end of the run, unless its update of the open round has been accepted."""

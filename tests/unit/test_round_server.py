@@ -1,6 +1,7 @@
 """A parent's side of the rounds: who is told what, who is given up, and what a round ends with."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,7 +22,7 @@ from fedstrata.errors import (
 from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Refusals, RoundServer
+from fedstrata.rounds import Intake, OpenRound, Refusals, RoundServer
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
@@ -205,6 +206,18 @@ async def test_a_measurement_sent_again_after_a_restart_stops_no_device(tmp_path
     exchange = restarted.exchange
     with pytest.raises(NotReadyError), ThreadPoolExecutor(1) as executor:  # or it has not come to a round yet
         RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor).evaluate(RUN_ID, measured)
+
+
+async def test_a_child_with_an_impossible_measurement_of_the_final_model_is_not_waited_for(tmp_path: Path) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2, "b": 2}, wait=TierDeadline(quorum_ratio=0.5))
+    intake, model = Intake(children=["a", "b"], wait=server.exchange.wait), server.opened().offer_to("a").model
+    server.open(OpenRound.of_one(model, number=1, global_round=1, intake=intake, evaluate_only=True))
+    with pytest.raises(PayloadError, match="training has diverged"):
+        server.evaluate(RUN_ID, pb.Evaluation(device_id="a", loss_sum=math.nan, num_examples=2))
+    server.evaluate(RUN_ID, pb.Evaluation(device_id="b", num_examples=2))
+    async with asyncio.timeout(60):
+        assert (await server.gather()).missing == ("a",)
+    assert "diverged" in server.refused.reasons["a"]
 
 
 async def test_a_finished_run_is_told_to_whoever_asks(tmp_path: Path) -> None:

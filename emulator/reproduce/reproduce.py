@@ -12,6 +12,7 @@ import yaml
 from emulator.reproduce.page import section
 from emulator.reproduce.table import TABLE, PublishedTable, find_table, load_table, selected
 from emulator.results.machine import commit, installed, processor
+from emulator.sweeps.claims import turn_at
 from emulator.sweeps.folder import records_of
 from emulator.sweeps.page import write_results
 from emulator.sweeps.progress import SweepDisplay
@@ -59,12 +60,13 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
     table = own.with_seeds(_seeds(own.sweep.seeds, request.seeds, folder))
     wanted = selected(table.sweep, request.cells, request.seeds or own.sweep.seeds)
     outcome = sweep(SweepRequest(sweep=wanted, store=SharedFolder(folder), jobs=request.jobs), display)
-    results = results_in(folder, table)
-    if results.records:
-        write_results(results, folder)
-    _write(folder / TABLE, yaml.safe_dump(dict(table.document), sort_keys=False))
-    _write(folder / PAGE, section(table, results, made_with()))
-    _write(request.out / PAGE, "\n".join([INTRODUCTION, *map(_text, sorted(request.out.glob(f"*/{PAGE}")))]))
+    with turn_at(request.out / PAGE):  # another process may do other cells, or another table
+        results = results_in(folder, table)
+        if results.records:
+            write_results(results, folder)
+        _write(folder / TABLE, yaml.safe_dump(dict(table.document), sort_keys=False))
+        _write(folder / PAGE, section(table, results, made_with()))
+        _write(request.out / PAGE, "\n".join([INTRODUCTION, *map(_text, sorted(request.out.glob(f"*/{PAGE}")))]))
     return replace(outcome, results=results)
 
 

@@ -1,5 +1,6 @@
 """Published tables: their files, the parts that a user asks for, and verdicts to redo by hand."""
 
+import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,14 @@ import yaml
 
 from emulator.commands import main as cli
 from emulator.reproduce.page import ABOVE, BELOW, UNJUDGED, WITHIN, Compared, comparison_rows, section
+from emulator.reproduce.reproduce import ReproduceRequest, reproduce
 from emulator.reproduce.table import SECTION, TABLES, PublishedTable, Value, find_table, load_table, selected, tables
+from emulator.sweeps.claims import is_locked, opened
 from emulator.sweeps.file import Place
 from emulator.sweeps.folder import records_of
+from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.sweep import Cost, SweepOutcome
 from fedstrata.errors import ExperimentError
 from tests.support.record_files import write_record
 
@@ -164,3 +169,23 @@ def test_the_page_has_theirs_and_ours_with_what_differs(tmp_path: Path) -> None:
     assert "**What differs**\n\n- Everything.\n" in page
     assert "| fedavg | 8 | 3 | `" in page  # a run with the digest of its models
     assert "Page written with fedstrata 1.0.\n" in page
+
+
+def test_no_two_processes_write_the_pages_of_a_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, out, free = table(tmp_path), tmp_path / "out", []
+
+    def is_free() -> bool:
+        with opened(out / ".reproduced.md.claim") as file:
+            return is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def done(*_: object) -> SweepOutcome:
+        free.append(is_free())
+        cost = Cost(runs=2, seconds=1.0, cpu_seconds=1.0, cores=1)
+        return SweepOutcome(results=results(found, out / "tiny"), failures=(), cost=cost)
+
+    monkeypatch.setattr("emulator.reproduce.table.TABLES", tmp_path)
+    monkeypatch.setattr("emulator.reproduce.reproduce.sweep", done)
+    monkeypatch.setattr("emulator.reproduce.reproduce.write_results", lambda *_: free.append(is_free()))
+    assert len(reproduce(ReproduceRequest(name="tiny", out=out), QuietSweep()).results.records) == 2
+    assert "Of 2 published values" in (out / "reproduced.md").read_text(encoding="utf-8")
+    assert free == [True, False]  # while it runs, and while it writes

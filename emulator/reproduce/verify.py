@@ -17,6 +17,7 @@ from emulator.results.record import RunRecord
 from emulator.results.trained import read_weights
 from emulator.sweeps.file import NAME, Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
+from emulator.sweeps.page import GAINS
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
@@ -129,8 +130,9 @@ def _wrong_tables(bundle: Bundle) -> Iterator[str]:
         yield from _wrong_text(bundle.folder / PAGE, section(table, results, {}))
     yield from _wrong_csv(bundle.folder / "table.csv", results)
     yield from _wrong_text(bundle.folder / "table.md", markdown(results))
-    if gains := gains_csv(results):
-        yield from _wrong_text(bundle.folder / "gains.csv", gains)
+    gains, path = gains_csv(results), bundle.folder / GAINS
+    if gains or path.exists():
+        yield from _wrong_text(path, gains or "")
 
 
 def _published(bundle: Bundle) -> PublishedTable | None:
@@ -187,7 +189,7 @@ def _wrong_text(path: Path, expected: str) -> Iterator[str]:
         raise DataError(f"cannot read {path}: {error}") from None
     for said, true in zip_longest(_lines(found), _lines(expected), fillvalue=""):
         if said != true:
-            yield f"{path.name} has the row {said!r:.120}, but the records give {true}"
+            yield f"{path.name} has the row {said!r:.120}, but the records give {true or 'none'}"
             return
 
 

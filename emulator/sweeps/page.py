@@ -19,7 +19,7 @@ from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
 
-PAGE, TABLE = "index.html", "table.csv"
+PAGE, TABLE, GAINS = "index.html", "table.csv", "gains.csv"
 
 
 def write_results(results: SweepResults, out: Path) -> None:
@@ -35,7 +35,9 @@ def write_results(results: SweepResults, out: Path) -> None:
     try:
         (out / "table.md").write_text(tables.markdown(results), encoding="utf-8")
         if gains := worth.gains_csv(results):
-            (out / "gains.csv").write_text(gains, encoding="utf-8", newline="")
+            (out / GAINS).write_text(gains, encoding="utf-8", newline="")
+        else:  # the sweep's file had a cell that trains alone before
+            (out / GAINS).unlink(missing_ok=True)
         figure.write(out, "figure")
         if panels:
             write_panels(panels, results.of.metric, out, "time")

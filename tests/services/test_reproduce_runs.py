@@ -168,6 +168,18 @@ def test_a_page_without_its_published_values_is_refused(
     assert (code, "published.yaml, is missing" in told) == (3, True), told
 
 
+def test_gains_that_follow_from_no_record_are_found(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(done, tmp_path / "partial")
+    shutil.rmtree(copy / "runs" / "local")
+    made_again(copy, done)
+    assert verified(copy, capfd, "--cells", "0")[0] == 0
+    (copy / "gains.csv").write_text("cell,seed,device,gain\n", encoding="utf-8")
+    code, told = verified(copy, capfd, "--cells", "0")
+    assert (code, "gains.csv has the row 'cell,seed,device,gain', but the records give none" in told) == (3, True), told
+
+
 def agreed(text: str) -> str:
     return json.dumps({**json.loads(text), "adjusted_rand_index": 1.0})
 

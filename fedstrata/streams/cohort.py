@@ -50,7 +50,7 @@ class Cohorts:
     most: tuple[int, ...]  # by LPS round: the most rounds up to this one in which one device took part
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4, typed=True)  # 1 is one device, and 1.0 is all devices
 def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int) -> Cohorts:
     """Return the cohorts of the first `lps_rounds` LPS rounds. They are drawn from the devices 0 to `devices - 1`."""
     asked = tuple(frozenset(cohort(range(devices), participation, seed, number)) for number in range(lps_rounds))

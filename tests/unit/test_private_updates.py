@@ -109,6 +109,11 @@ def test_with_participation_the_rounds_count_that_the_seed_draws_a_device_for() 
         private_update(np.ones(9, np.float32), found, ResearchNoise(0, "x"), device_index=out, lps_round=0)
 
 
+def test_one_device_a_round_is_not_the_share_of_all_devices() -> None:
+    assert budget("training.participation=1").releases < 8
+    assert budget("training.participation=1.0").releases == 8
+
+
 @pytest.mark.parametrize(
     "override",
     ["topology={lps: 2}", "newcomers={share: 0.2, from_global_round: 2}", "deadlines.enrolment.deadline_s=5"],

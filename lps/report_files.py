@@ -13,12 +13,14 @@ from fedstrata.process.logs import EventLog
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, clear_asides, read_sealed, write_sealed
 from fedstrata.v1 import gps_service_pb2 as pb
 
+FINAL = "final.pb"
+
 
 class FinalReport:
     """Write and read the file `final.pb`. It has the complete report, after devices have measured the final model."""
 
     def __init__(self, folder: Path, log: EventLog) -> None:
-        self._path = folder / "final.pb"
+        self._path = folder / FINAL
         self._log = log
 
     def save(self, report: pb.ReportHeader) -> None:
@@ -86,7 +88,7 @@ def report_if_whole(path: Path, log: EventLog) -> pb.ReportHeader | None:
 def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
     """Yield the newest complete report of each cluster and term in the folder of a run."""
     for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
-        for path in sorted(cluster.glob("round-*.pb"), reverse=True):
+        for path in (cluster / FINAL, *sorted(cluster.glob("round-*.pb"), reverse=True)):
             with suppress(StateError):
                 yield read_report(path)
                 break

@@ -47,11 +47,11 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Save the report at the start of a global round. Keep the report of the previous global round, and delete the
-        report before it.
+        """Save the report at the start of a global round, which the GPS may open later. Keep the reports of the two
+        global rounds before it, to which the GPS may return, and delete older reports.
         """
         write_report(self._path(global_round), report)
-        self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
+        self._path(global_round - 1 - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def at(self, global_round: int) -> pb.ReportHeader | None:
         """Return the report at the start of a global round. If the file is missing or damaged, return None."""

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy, summed
 from fedstrata.clock.timeline import PARTS
 from fedstrata.experiment import Experiment
+from fedstrata.record.links import with_update
 from fedstrata.record.tables import BEFORE, Amount, OfRound, Table, of_lps_round
 from fedstrata.record.timeline import RunTimes
 from fedstrata.v1 import rounds_pb2 as pb
@@ -67,7 +68,7 @@ def spent_by(
     experiment: Experiment,
     rows: Iterable[pb.LpsRound],
     times: RunTimes,
-    carried_before: Iterable[pb.Carried] = (),
+    carried_before: Sequence[pb.Carried] = (),
 ) -> list[Spent]:
     """Return the energy that each device used, first for the questions before training, then in each LPS round. On the
     real clock, energy is calculated from measured durations.
@@ -80,15 +81,19 @@ def spent_by(
 
 
 def _spent(
-    model: DeviceEnergy, row: pb.LpsRound | None, times: pb.RoundTimes, carried: Iterable[pb.Carried]
+    model: DeviceEnergy, row: pb.LpsRound | None, times: pb.RoundTimes, carried: Sequence[pb.Carried]
 ) -> list[Spent]:
     by_device: dict[int, Energy] = {}
+    in_time = with_update(carried)
     for each in carried:
         by_device[each.child] = by_device.get(each.child, NONE) + model.carried(each)
     return [
         *(Spent(row=row, device=flow.child, energy=model.of(flow)) for flow in times.flows),
         *(Spent(row=row, device=flow.child, energy=model.of(flow), is_late=True) for flow in times.late),
-        *(Spent(row=row, device=device, energy=energy) for device, energy in sorted(by_device.items())),
+        *(
+            Spent(row=row, device=device, energy=energy, is_late=device not in in_time)
+            for device, energy in sorted(by_device.items())
+        ),
     ]
 
 

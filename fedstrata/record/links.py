@@ -113,6 +113,11 @@ def _rate(size: int, took_ns: int) -> int:
     return round(float(f"{8e9 * size / max(1, took_ns):.6g}"))  # six digits, because times are rounded to nanoseconds
 
 
+def with_update(carried: Iterable[pb.Carried]) -> set[int]:
+    """Return the children that have sent a complete update in a round. The other children missed the round."""
+    return {each.child for each in carried if each.direction == "up" and not each.is_answer}
+
+
 def links_csv(rows: Iterable[LinkRow]) -> Iterator[str]:
     """Return the lines of links.csv."""
     values = map(LINK_ROWS.values, rows)

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from fedstrata.record.links import with_update
 from fedstrata.record.tables import Amount, OfRound, Table, as_seconds, of_global_round, of_lps_round
 from fedstrata.record.timeline import PARTS, RunTimes
 from fedstrata.v1 import rounds_pb2 as pb
@@ -93,14 +94,15 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
             yield *of_global_round(global_round), f"lps-{child}", *took.cells(round_ns)
 
 
-def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
-    """Return, by child number, how long each child spent in each part of a round. The times are calculated on the
-    virtual clock, and measured on the real clock.
+def _of_children(times: pb.RoundTimes, carried: Sequence[pb.Carried]) -> list[tuple[int, _Took]]:
+    """Return, by child number, how long each child with an update spent in each part of a round. The times are
+    calculated on the virtual clock, and measured on the real clock.
     """
+    in_time = with_update(carried)
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
     }
-    for each in carried:
+    for each in (each for each in carried if each.child in in_time):
         took, part = found.setdefault(each.child, _Took()), f"{each.direction}_ns"
         setattr(took, part, getattr(took, part) + each.achieved_link_ns + each.achieved_latency_ns)
     return sorted(found.items())
@@ -114,11 +116,11 @@ def _of_lpss(
     On the real clock, the part `compute` of an LPS is the duration of its LPS rounds. It includes the time in which its
     devices answer a question.
     """
-    found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
+    found = _of_children(closed, [each for each in closed.carried if not each.is_answer])
     round_ns = closed.ends_ns - closed.begins_ns
     if closed.carried:
         for child, took in found:
             took.compute_ns = round(seconds.get((global_round, f"lps-{child}"), 0.0) * 1e9)
-        round_ns = max(took.all_ns for _, took in found)
+        round_ns = max((took.all_ns for _, took in found), default=0)
     for child, took in found:
         yield child, took, round_ns

@@ -156,6 +156,16 @@ def test_the_record_has_a_row_a_device_and_round_and_their_sums(tmp_path: Path) 
     assert said.late == 22.787
 
 
+def test_on_the_real_clock_a_device_without_an_update_is_late() -> None:
+    def carried(child: int, direction: str) -> pb.Carried:
+        return pb.Carried(link="device-lps", child=child, direction=direction, bytes=10**6, achieved_link_ns=S)
+
+    row = pb.LpsRound(times=pb.RoundTimes(carried=[carried(0, "down"), carried(0, "up"), carried(1, "down")]))
+    spent = spent_by(energy("clock=real"), [row], RunTimes())
+    assert [(each.device, each.is_late) for each in spent] == [(0, False), (1, True)]
+    assert energy_summary(spent, IDS).late == 1.22894  # as for Wi-Fi above
+
+
 def test_it_is_told_in_one_line() -> None:
     said = EnergySummary(joules=30.0, down=1.0, compute=20.0, up=9.0, late=2.0, by_device={"a": 10.0, "b": 20.0})
     assert energy_line(said).replace("\u00a0", " ") == (

@@ -70,6 +70,16 @@ def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_m
     assert text.splitlines()[3] == "gps,1,,,lps-0,0.000000000,19.000000000,1.000000000,0.000000000"
 
 
+def test_on_the_real_clock_a_device_that_misses_its_round_is_not_shown_as_waiting() -> None:
+    def carried(child: int, direction: str, *, is_answer: bool = False) -> pb.Carried:
+        return pb.Carried(link="device-lps", child=child, direction=direction, achieved_link_ns=S, is_answer=is_answer)
+
+    late = [carried(1, "down"), carried(1, "up", is_answer=True)]
+    times = pb.RoundTimes(carried=[*(carried(0, way) for way in ("down", "compute", "up")), *late])
+    rows = table([pb.LpsRound(home_id="lps-0", seconds=4, times=times)], RunTimes(), IDS).splitlines()[1:]
+    assert rows == ["lps,1,1,lps-0,device-000,1.000000000,1.000000000,1.000000000,1.000000000"]
+
+
 def test_a_round_is_drawn_from_its_beginning_each_lps_before_its_devices(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", VIRTUAL)
     (folder / "rounds.csv").write_text((folder / "rounds.csv").read_text().replace(",0.25,", ",4,"))

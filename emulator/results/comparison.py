@@ -9,8 +9,8 @@ from emulator.console.units import NO_VALUE
 from emulator.results.record import RunRecord
 from fedstrata.tasks import CLASSIFICATION, Metric
 
-# Keys in which the runs of one group may differ: the seed, and where data are on a machine.
-FREE_KEYS = ("seed", "data.folder", "data.download")
+# Keys in which the runs of one group may differ: the seed, and where data and weights are on a machine.
+FREE_KEYS = ("seed", "data.folder", "data.download", "model.weights")
 MEAN = "Mean"  # cannot be a task, because names of tasks have small letters
 
 

@@ -24,6 +24,7 @@ from fedstrata.experiment_file import checked, overridden
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}"
 )  # names of cells, axes and choices, which become names of folders
+LONGEST_FOLDER = 255  # characters in the name of a folder, on most file systems
 BASE_CELL = "base"  # the only cell, if the file has no cells
 Overrides = dict[str, Any]  # values by dotted key, as in --set
 
@@ -171,6 +172,12 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
         said = " ".join(map(str, error.args))
         raise ExperimentError(f"{where}: {said}; give only texts, numbers, lists and mappings") from None
     changes = dict(_places(file))
+    longest = max((",".join(place.choices) for place in changes), key=len)
+    if len(longest) > LONGEST_FOLDER:
+        raise ExperimentError(
+            f"{where}: the folder {longest:.40}… would have a name of {len(longest)} characters, but {LONGEST_FOLDER} "
+            "is the limit; give the axes or choices shorter names"
+        )
     runs = [
         SweepRun(place=place, experiment=_experiment(plain, own, seed, f"{where}: {place.label}"))
         for seed in file.seeds

@@ -49,9 +49,12 @@ def joined(out: Path, sweep: Sweep) -> Iterator[None]:
     """
     with opened(out / SWEEP) as file:
         if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB) and _content(file) != sweep.text:
-            file.truncate(0)
-            file.write(sweep.text)
-            file.flush()
+            try:
+                file.truncate(0)
+                file.write(sweep.text)
+                file.flush()
+            except OSError as error:
+                raise OutputError(f"cannot write {file.name}: {error.strerror}; free space") from None
         is_locked(file, fcntl.LOCK_SH)
         if _content(file) != sweep.text:
             raise OutputError(f"a sweep with another file is using {out}; wait for its end, or choose another folder")
@@ -60,7 +63,10 @@ def joined(out: Path, sweep: Sweep) -> Iterator[None]:
 
 def _content(file: IO[str]) -> str:
     file.seek(0)
-    return file.read()
+    try:
+        return file.read()
+    except UnicodeDecodeError:
+        raise OutputError(f"{file.name} is not a sweep file; remove it, or choose another folder") from None
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:

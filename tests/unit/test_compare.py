@@ -99,11 +99,12 @@ def test_runs_with_other_settings_are_another_group_that_says_which(tmp_path: Pa
     assert "training.global_rounds=5" in rendered(compare(folders))
 
 
-def test_where_data_lies_does_not_set_runs_apart(tmp_path: Path) -> None:
-    folders = [
-        write_record(tmp_path / f"{seed}", seed=seed, settings={"data": {"name": "digits", "folder": f"/data/{seed}"}})
-        for seed in (0, 1)
+def test_where_data_and_weights_lie_does_not_set_runs_apart(tmp_path: Path) -> None:
+    settings = [
+        {"data": {"name": "digits", "folder": f"/{user}"}, "model": {"name": "a:b", "weights": f"/{user}/w"}}
+        for user in ("ann", "bob")
     ]
+    folders = [write_record(tmp_path / str(seed), seed=seed, settings=settings[seed]) for seed in (0, 1)]
     (group,) = compare(folders).groups
     assert group.seeds == (0, 1)
 

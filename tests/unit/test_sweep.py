@@ -1,6 +1,8 @@
 """A sweep's folder, its tables and its pace: what is done again, and numbers to redo by hand."""
 
 import csv
+import errno
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -214,6 +216,27 @@ def test_processes_of_one_sweep_share_its_folder_and_another_sweep_waits_for_the
         assert (out / SWEEP).read_text(encoding="utf-8") == sweep().text
     with joined(out, other):
         assert (out / SWEEP).read_text(encoding="utf-8") == other.text
+
+
+class FullDisk(io.StringIO):
+    """An empty file on a disk without space."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_sweep_file_that_cannot_be_read_or_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / SWEEP).write_bytes(b"\xff\xfe")
+    with pytest.raises(OutputError, match=r"sweep\.yaml is not a sweep file"), joined(tmp_path, sweep()):
+        pass
+    monkeypatch.setattr("emulator.sweeps.folder.opened", lambda path: FullDisk(path.name))
+    monkeypatch.setattr("emulator.sweeps.folder.is_locked", lambda *_: True)
+    with pytest.raises(OutputError, match=r"cannot write sweep\.yaml: No space"), joined(tmp_path, sweep()):
+        pass
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -108,6 +108,10 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
             "model.hidden has a list or mapping as a value; give each choice a name",
         ),
         ({"vary": {"training.batch_size": [8, 0]}}, "base, training.batch_size=0: training.batch_size: "),
+        (
+            {"vary": {axis * 60: {"short": {}, axis * 60: {"training.batch_size": 8}} for axis in "abc"}},
+            "… would have a name of 365 characters, but 255 is the limit",
+        ),
         ({"baseline": "other"}, "baseline 'other' is not a cell; there are base"),
     ],
 )

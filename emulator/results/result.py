@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.energy import energy_line
-from emulator.console.units import counted, decimal, human_bytes, human_seconds, measured
+from emulator.console.units import decimal, grouped, human_bytes, human_seconds, measured
 from emulator.results.record import RunRecord
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
@@ -33,7 +33,8 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
     if summary.excluded:
-        console.print(f"{counted(len(summary.excluded), 'device')} excluded; summary.json says why")
+        excluded = {each.device for each in summary.excluded}  # devices and LPSs, each perhaps in several rounds
+        console.print(f"excluded: {grouped(len(excluded))}; summary.json says which and why")
     places = (("record", record.folder), ("report", report), ("logs", record.folder / "logs"))
     for what, path in ((what, path) for what, path in places if path.exists()):
         console.print(Text(f"{what:<7} {path}"), soft_wrap=True)

@@ -321,11 +321,14 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def check_names(metrics: Sequence[Metric]) -> None:
     """Check the names of metrics. Raise ExperimentError if a metric has the same name as another key or column of the
-    record.
+    record, also of another metric.
     """
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
+    taken |= {f"{end}_{metrics[0].name}" for end in ("lowest", "highest")}
     for metric in metrics:
-        if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:
+        keys = {f"{prefix}{metric.name}" for prefix in PREFIXES.values()}
+        if keys & taken:
             raise ExperimentError(
                 f"task: the record uses the name {metric.name} already; give this metric another name"
             )
+        taken |= keys

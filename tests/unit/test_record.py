@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from emulator.results.record import load_record
 from emulator.results.report import write_report
+from emulator.results.result import print_result
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.relevance import Relevance
@@ -39,6 +41,14 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.relevance is not None
     assert record.relevance.ids == IDS
     assert record.relevance.matrix[0].tolist() == [1.0, 0.9, 0.3, 0.9, 0.3]
+
+
+def test_a_device_that_is_excluded_from_two_rounds_is_one_excluded_device(tmp_path: Path) -> None:
+    excluded = [{"device": "device-002", "from": f"round {number}", "reason": "late"} for number in (1, 2)]
+    console = Console()
+    with console.capture() as printed:
+        print_result(load_record(write_record(tmp_path / "run", excluded=excluded)), tmp_path, console)
+    assert "excluded: 1; summary.json says which and why" in printed.get()
 
 
 def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:

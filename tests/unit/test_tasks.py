@@ -28,6 +28,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_of
+from fedstrata.record.summary import check_names
 from fedstrata.tasks import Metric, Sum, Task, TaskSettings, measured
 from fedstrata.tasks.registry import NAMES, make_task, task_class, task_settings
 
@@ -229,6 +230,13 @@ def test_a_task_declares_its_metrics(metrics: Any, monkeypatch: pytest.MonkeyPat
 def test_a_metric_has_a_name_that_a_column_can_have(name: str) -> None:
     with pytest.raises(PluginError, match="the name must have small letters"):
         Metric(name=name)
+
+
+@pytest.mark.parametrize("other", ["device_hits", "task_hits", "lowest_hits", "rounds"])
+def test_two_keys_of_the_record_never_have_the_same_name(other: str) -> None:
+    check_names([Metric(name="hits"), Metric(name="misses")])
+    with pytest.raises(ExperimentError, match=f"the record uses the name {other} already"):
+        check_names([Metric(name="hits"), Metric(name=other)])
 
 
 def test_the_worst_and_the_nearly_final_value_follow_the_direction() -> None:

@@ -1,6 +1,7 @@
 """Read a sweep file: a base experiment, and the cells, settings and seeds of its runs (docs/sweep.md)."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -237,7 +238,22 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
         raise ExperimentError(f"{where}: base {given}: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise ExperimentError(f"{where}: base {given} must be a mapping, not {type(document).__name__}")
-    return document
+    return _moved(document, os.path.relpath(path.parent, beside))
+
+
+def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the base with paths that are relative to the sweep file. In the base's own file, they are relative to its
+    folder, `folder`.
+    """
+    links, entries = base.get("links"), base.get("architectures")
+    traces = links.get("traces") if isinstance(links, dict) else None
+    owners = [base, *(entries if isinstance(entries, list) else [])]
+    files = [(each.get("model"), "weights") for each in owners if isinstance(each, dict)]
+    files += [(trace, "file") for trace in (traces.values() if isinstance(traces, dict) else [])]
+    for section, key in {id(section): (section, key) for section, key in files}.values():  # an alias only once
+        if isinstance(section, dict) and isinstance(section.get(key), str) and folder != ".":
+            section[key] = str(Path(folder, section[key]))
+    return base
 
 
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:

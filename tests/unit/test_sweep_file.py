@@ -155,6 +155,19 @@ def test_a_base_is_read_as_strictly_as_an_experiment(write: Write, tmp_path: Pat
         load_sweep(write(base="mine.yaml"))
 
 
+def test_files_of_a_base_are_relative_to_the_base(write: Write, tmp_path: Path) -> None:
+    for folder, rate in ((tmp_path, 9), (tmp_path / "sub", 1)):
+        folder.mkdir(exist_ok=True)
+        (folder / "rates.csv").write_text(f"seconds,Mbit/s\n0,{rate}\n5,{rate}\n", encoding="utf-8")
+    traces = {"mine": {"file": "rates.csv", "format": "csv", "after": "hold"}}
+    links = {"clock": "virtual", "links": {"device-lps": {"up_trace": "mine"}, "traces": traces}}
+    (tmp_path / "sub" / "mine.yaml").write_text(yaml.safe_dump({**BASE, **links}), encoding="utf-8")
+    for base, rate in (("sub/mine.yaml", 1), ({**BASE, **links}, 9)):
+        traces = load_sweep(write(base=base)).runs[0].experiment.links.traces
+        assert traces is not None
+        assert traces["mine"].samples == ((0, rate * 10**6), (5 * 10**9, rate * 10**6))
+
+
 def test_a_python_value_that_yaml_does_not_have_is_refused() -> None:
     document = {"base": BASE, "seeds": (3, 4), "cells": {"one": {"training.batch_size": np.int64(8)}}}
     with pytest.raises(ExperimentError, match=r"sweep: .*8; give only texts, numbers, lists and mappings"):

@@ -11,23 +11,32 @@ from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tasks import Task, measured
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
+from lps.report_files import RefusedDevices
+
+REFUSED = "refused: "  # begins the reason of an exclusion until the end of the run
 
 
 class Notes:
     """Keep an LPS's notes about its rounds until the GPS has received them."""
 
-    def __init__(self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog) -> None:
+    def __init__(
+        self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog, refused: RefusedDevices
+    ) -> None:
         self._home_id = home_id
         self._task = task
+        self._refused_devices = refused
         self.refused = Refusals(log, self._note_ban)
+        for exclusion in refused.exclusions:
+            self.refused.reasons[exclusion.device_id] = exclusion.reason.removeprefix(REFUSED)
         self._metrics = metrics
         self._log = log
         self._bytes_before = (0, 0)
-        self.exclusions: list[pb.Exclusion] = []
+        self.exclusions = list(refused.exclusions)  # the GPS ignores exclusions that it has already
 
     def go_on_from(self, report: gps_pb.ReportHeader) -> None:
         """Continue with the notes in a report from before a restart."""
-        self.exclusions = list(report.exclusions)
+        noted = list(report.exclusions)
+        self.exclusions = noted + [gone for gone in self._refused_devices.exclusions if gone not in noted]
         self._bytes_before = self._bytes_now()
 
     def of_round(
@@ -100,7 +109,8 @@ class Notes:
                 self._exclude(device_id, stage, "missed the deadline")
 
     def _note_ban(self, device_id: str, reason: str) -> None:
-        self._exclude(device_id, "training", f"refused: {reason}")
+        self._exclude(device_id, "training", f"{REFUSED}{reason}")
+        self._refused_devices.add(self.exclusions[-1])
 
     def _exclude(self, device_id: str, stage: str, reason: str) -> None:
         self.exclusions.append(pb.Exclusion(device_id=device_id, stage=stage, reason=reason))

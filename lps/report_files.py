@@ -12,6 +12,7 @@ from fedstrata.errors import StateError
 from fedstrata.process.logs import EventLog
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, clear_asides, read_sealed, write_sealed
 from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1 import rounds_pb2
 
 FINAL = "final.pb"
 
@@ -34,6 +35,29 @@ class FinalReport:
     def read(self) -> pb.ReportHeader | None:
         """Return the complete report from before a restart. If the file is missing or damaged, return None."""
         return report_if_whole(self._path, self._log)
+
+
+class RefusedDevices:
+    """Write and read the file `LPS.refused.pb`. It has the devices of a cluster that this LPS has refused until the end
+    of the run.
+    """
+
+    def __init__(self, folder: Path, home_id: str, log: EventLog) -> None:
+        """Set the folder of the run, and the name of the cluster."""
+        self._path = folder / f"{home_id}.refused.pb"
+        self._log = log
+        found = report_if_whole(self._path, log)
+        self.exclusions = list(found.exclusions) if found else []
+
+    def add(self, exclusion: rounds_pb2.Exclusion) -> None:
+        """Save a further device. Without the file, an LPS that restarts would wait for the device, which has ended. If
+        the file cannot be written, log this.
+        """
+        self.exclusions.append(exclusion)
+        try:
+            write_report(self._path, pb.ReportHeader(exclusions=self.exclusions))
+        except StateError as error:
+            self._log.error("refusal_not_saved", device=exclusion.device_id, reason=str(error))
 
 
 class RoundReports:

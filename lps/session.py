@@ -28,7 +28,7 @@ from lps.kept.model import KeptModel
 from lps.members import Members
 from lps.notes import Notes, split_rounds
 from lps.question import RoundQuestion
-from lps.report_files import FinalReport
+from lps.report_files import FinalReport, RefusedDevices
 from lps.spanning.streams import ReceivedStreams
 from lps.to_gps import ToGps
 
@@ -41,7 +41,8 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
-        notes = Notes(cluster.home_id, lps.task, lps.metrics, log)
+        refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log)
+        notes = Notes(cluster.home_id, lps.task, lps.metrics, log, refused)
         self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, updates=self._updates, notes=notes, log=log

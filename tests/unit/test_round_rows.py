@@ -1,9 +1,15 @@
-"""What devices measure of a round's model goes into that round's row."""
+"""What devices measure of a round's model goes into that round's row; whom an LPS refuses outlives it."""
 
+from pathlib import Path
+
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from lps.notes import add_evaluations
+from lps.notes import Notes, add_evaluations
+from lps.report_files import RefusedDevices
+from tests.support.rounds_setting import intake_of
 
 
 def measured(device: str, correct: int, examples: int, of_round: int = 1) -> pb.Evaluation:
@@ -18,3 +24,18 @@ def test_a_row_has_the_least_and_the_most_accurate_device() -> None:
     assert (row.sums, row.evaluated_examples, row.loss_sum) == ([15], 25, 8.0)
     assert (row.lowest, row.highest) == (0.2, 0.9)
     assert not unmeasured.HasField("lowest") and not unmeasured.HasField("highest")
+
+
+def notes_in(folder: Path) -> Notes:
+    log = EventLog("test")
+    return Notes("lps-0", CLASSIFICATION, ProcessMetrics("lps"), log, RefusedDevices(folder, "lps-0", log))
+
+
+def test_a_refused_device_stays_refused_when_its_lps_restarts_and_the_record_names_it_once(tmp_path: Path) -> None:
+    notes_in(tmp_path).refused.refuse(intake_of({"a": 2})[0], 3, "a", "values are not finite")
+    again = notes_in(tmp_path)
+    assert again.refused.reasons == {"a": "values are not finite"}
+    named = [pb.Exclusion(device_id="a", stage="training", reason="refused: values are not finite")]
+    for saved in ([], named):  # before and after the report of a round was saved
+        again.go_on_from(gps_pb.ReportHeader(exclusions=saved))
+        assert again.exclusions == named

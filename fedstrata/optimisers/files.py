@@ -3,6 +3,7 @@ state has no files.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
@@ -60,6 +61,15 @@ class OptimiserFiles:
         pieces = chain.from_iterable(stepped(self._optimiser, moves(), output) for output in outputs)
         laid_out = state_layout(self._optimiser, layout)
         self._write(number, laid_out, pieces, durable=durable)
+
+    def skip(self, number: int, following: int, layout: Layout) -> None:
+        """Use the state at the start of a round also at the start of a later round, `following`. The rounds between
+        them were missed.
+        """
+        if self.has_state:
+            laid_out = state_layout(self._optimiser, layout)
+            with closing(ModelFile(self._path(number), laid_out)) as found:
+                self._write(following, laid_out, found.pieces())
 
     def remove(self, number: int) -> None:
         """Delete the state of a round to which the run cannot return."""

@@ -143,7 +143,10 @@ class KeptModel(Holding):
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await self._parts.gps.plans.until_heard(received.plan_version)
         pieces = spliced(self._local, received.flat, self._shared)
-        await self._save(received.round * self._parts.rounds, pieces, report)
+        before, opened = self._standing.lps_round + 1, received.round * self._parts.rounds
+        if opened != before:  # the optimiser's state must be on disk before the model
+            await asyncio.to_thread(self._state.optimiser.skip, before, opened, self._layout)
+        await self._save(opened, pieces, report)
         self._local.close()
 
     async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:

@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,13 +20,15 @@ from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.streams.streams import Streams
-from fedstrata.tensors import Flat, Layout, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-from fedstrata.v1.gps_service_pb2 import Cluster, Member
+from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
+from lps.kept.model import KeptModel
 from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
 from lps.kept.takeover import round_to_open, write_start
+from lps.to_gps import Plans
 from tests.support.gps_parts import TEXT
 from tests.support.lps_session import session_of
 
@@ -333,3 +337,35 @@ def test_what_an_lps_wrote_in_an_earlier_term_is_no_state_to_resume_but_better_t
     assert isinstance(earlier.model, ModelFile)
     assert earlier.model.read_all().tolist() == MODEL.tolist()
     assert state_in(tmp_path / "elsewhere", term=2).of_an_earlier_term(LOG) is None
+
+
+# --- rounds that were missed ----------------------------------------------------------------------------------
+
+
+async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_optimiser(tmp_path: Path) -> None:
+    changes = [
+        "deadlines.gps={deadline_s: 5, quorum_ratio: 0.5}",
+        "training.lps_optimiser={name: momentum, momentum: 0.5}",
+    ]
+    lps = SimpleNamespace(
+        experiment=parse_experiment(TEXT, overrides=changes), streams=STREAMS, state_folder=tmp_path, model=None,
+        method=SimpleNamespace(initial=lambda model, cluster: MODEL),
+    )  # fmt: skip
+    gps = SimpleNamespace(plans=Plans(None))
+    parts = SimpleNamespace(
+        lps=lps, cluster=Cluster(home_id="lps-0"), rounds=1, gps=gps, clock=Mock(kept_here=""), log=LOG,
+        update_encoding="float32", empty_report=ReportHeader, members=None,
+    )  # fmt: skip
+    kept = KeptModel(cast(Any, parts))
+    number, report = await kept.begin()
+    for opened in (3, 4):  # global rounds 1 and 2 were missed
+        sums = kept.sums({"a": 1}, ExactSum.fold)
+        sums.total.add(np.float32([1, 1, 1, 1, 1]), 1)
+        await kept.move(number, sums, report)
+        shared = np.zeros(3, np.float32)
+        given = ReceivedModel(round=opened, global_round=opened, evaluate_only=False, plan_version=0, flat=shared)
+        await kept.take(given, report)
+        number = opened
+    await kept.written()
+    model = kept.offers().models[0].model.read_all()
+    assert model.tolist() == [0, 0, 0, 4 + 1 + 1.5, 5 + 1 + 1.5]  # velocity 1, then 0.5 + 1

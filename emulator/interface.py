@@ -20,6 +20,7 @@ from emulator.results.record import RunRecord, load_record
 from emulator.results.tables import Matrix, Table, html_table, table_of
 from emulator.results.trained import TrainedModels, Weights, read_weights
 from emulator.shipped.examples import find_experiment
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
 from fedstrata.experiment_file import load_experiment, parse_experiment
@@ -345,7 +346,12 @@ def _experiment(
 ) -> tuple[Experiment, str]:
     """Return the experiment that the argument of `run` gives, and a name for the run's folder."""
     if isinstance(given, Mapping):
-        parsed = parse_experiment(yaml.safe_dump(dict(given)), overrides=overrides, seed=seed)
+        try:
+            text = yaml.safe_dump(dict(given))
+        except (yaml.YAMLError, RecursionError) as error:
+            said = " ".join(map(str, error.args))
+            raise ExperimentError(f"experiment: {said}; give only texts, numbers, lists and mappings") from None
+        parsed = parse_experiment(text, overrides=overrides, seed=seed)
         return parsed, parsed.name
     path = find_experiment(Path(given))
     return load_experiment(path, overrides, seed), path.stem
@@ -354,7 +360,7 @@ def _experiment(
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
     """Yield the overrides as KEY=VALUE texts, as `--set` takes them. Values are written as JSON, which is also YAML."""
     if isinstance(given, Mapping):
-        yield from (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
+        yield from (f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())
     else:
         yield from given
 

@@ -166,7 +166,7 @@ def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
     path = folder / "models" / f"{cluster}.safetensors"
     try:
         weights: dict[str, NDArray[np.float32]] = load_file(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: of a type that NumPy lacks
         raise DataError(f"cannot read the model {path}: {error}") from None
     return weights
 

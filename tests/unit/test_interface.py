@@ -1,6 +1,7 @@
 """Fedstrata from Python: what a record gives, and what is refused before anything starts."""
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -108,6 +109,16 @@ def test_models_are_read_by_cluster(record: fedstrata.Record) -> None:
         record.models["lps-2"]
 
 
+@pytest.mark.parametrize(("kind", "size"), [("BF16", 2), ("F8_E4M3", 1)])
+def test_a_model_of_a_type_that_numpy_lacks_is_refused(record: fedstrata.Record, kind: str, size: int) -> None:
+    head = json.dumps({"w": {"dtype": kind, "shape": [1], "data_offsets": [0, size]}}).encode()
+    path = record.folder / "models" / "lps-0.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(size))
+    with pytest.raises(DataError, match=r"cannot read the model .*lps-0\.safetensors"):
+        _ = record.models["lps-0"]
+
+
 def test_data_frames_where_pandas_is(record: fedstrata.Record) -> None:
     pytest.importorskip("pandas")
     frame = record.rounds.to_pandas()
@@ -158,8 +169,12 @@ def test_nothing_starts_where_something_is_wrong(tmp_path: Path, monkeypatch: py
         fedstrata.run("digit")
     with pytest.raises(ExperimentError, match=r"training\.global_rounds.*0"):
         fedstrata.run("digits", overrides={"training.global_rounds": 0})
+    with pytest.raises(ExperimentError, match=r"training\.global_rounds.*0"):
+        fedstrata.run("digits", overrides={"data.folder": Path("/data"), "training.global_rounds": np.int64(0)})
     with pytest.raises(ExperimentError, match="partition"):
         fedstrata.run({"name": "mine"})
+    with pytest.raises(ExperimentError, match="cannot represent an object 3; give only texts, numbers"):
+        fedstrata.run({"name": "mine", "seed": np.int64(3)})
     with pytest.raises(OutputError, match="not a folder"):
         fedstrata.run("digits", out=__file__)
     assert list(tmp_path.iterdir()) == []

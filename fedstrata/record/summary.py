@@ -40,14 +40,16 @@ class LinkBytes:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """Name a device or an LPS that was excluded at some point of the run, and give the reason. From then on it took no
-    part.
+    """Name a device or an LPS that was excluded at some point of the run, and give the reason. If it only missed a
+    deadline, it may take part again in the next round.
     """
 
     device: str
     """Device or LPS."""
     stage: From
-    """Enrolment, or a round counted from 1, from which on the device or LPS took no part."""
+    """Enrolment, training, evaluation, or a round counted from 1. From then on the device or LPS took no part or, if it
+    missed the deadline, in this round only.
+    """
     reason: str
     """Reason of the exclusion."""
 
@@ -182,8 +184,8 @@ class Summary:
     bytes_by_kind: dict[Link, dict[str, LinkBytes]]
     """Bytes by link, then by kind of call, as counted by the parents."""
     excluded: tuple[Exclusion, ...]
-    """LPSs and devices that took no part from some point of the run on. LPSs come first, then devices, both in the
-    order of rounds.
+    """LPSs and devices that took no part in a round, or from some point of the run on. LPSs come first, then devices,
+    both in the order of rounds.
     """
     adoptions: tuple[Adoption, ...]
     """Clusters that another LPS took over."""

@@ -206,13 +206,15 @@ class Scores(Method):
 
     async def _taught(self, work: Work) -> Flat:
         """Train the device's model on the table or, with `reading: labels`, on public examples. Return the weights. If
-        the table has no scores for the device's labels, or `distil_epochs` is 0, return the unchanged weights.
+        there are no scores or examples for the device's labels, or `distil_epochs` is 0, return the unchanged weights.
         """
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
             return work.start
         if self.options.reading == "labels":
             rows, labels = self._of(work).rows(), self._of(work).labels()
+            if not rows.any():
+                return work.start
             on = Examples(inputs=inputs[rows], labels=labels[rows])
             return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on)).weights
         table = self._of(work).values()

@@ -223,6 +223,13 @@ async def test_alone_a_device_adds_up_its_own_scores_and_labels_teach_as_they_ar
     assert outcome.measured_received is None
 
 
+@pytest.mark.parametrize("reading", ["labels", "rows"])
+async def test_public_examples_without_a_devices_labels_teach_the_device_nothing(reading: str) -> None:
+    rounds = Rounds(experiment(f"method.reading={reading}", "partition.public.labels=[1, 2]"))
+    work = rounds.work(2, await rounds.planned())
+    assert (await rounds.method.measure(work))[0] == await work.measure(work.start)
+
+
 async def test_what_is_measured_is_the_model_or_the_table_as_asked_for() -> None:
     last = []
     for measure in ("model", "table"):

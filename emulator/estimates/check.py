@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import counted, grouped, human_bytes
-from emulator.estimates.check_times import Payloads, check_deadline, print_times
+from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
 from emulator.estimates.sizing import device_memory, lps_memory
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
@@ -20,6 +20,7 @@ from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.cohort import cohort_size
 from fedstrata.streams.homes import lps_known
 from fedstrata.streams.streams import are_placed_by_index, streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
@@ -43,8 +44,8 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Hold how many payload bytes the answers of all devices to one question of the method can have at most. `up` has
-    the bytes that devices send. `down` has the bytes of answers that are forwarded to other devices.
+    """Hold how many payload bytes the answers of all asked devices to one question of the method can have at most. `up`
+    has the bytes that devices send. `down` has the bytes of answers that are forwarded to other devices.
     """
 
     name: str
@@ -55,8 +56,8 @@ class QuestionBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundBytes:
-    """Hold the payload bytes of rounds. The link device-lps has the bytes of all devices in an LPS round. The link
-    lps-gps has the bytes of one LPS in a global round.
+    """Hold the payload bytes of rounds. The link device-lps has the bytes of all devices that LPSs ask in an LPS
+    round. The link lps-gps has the bytes of one LPS in a global round.
     """
 
     device_lps_down: int
@@ -65,15 +66,21 @@ class RoundBytes:
     lps_gps_up: int
 
 
+def asked_devices(experiment: Experiment) -> int:
+    """Return how many devices all LPSs together are expected to ask in an LPS round."""
+    participation = experiment.training.participation
+    return sum(cohort_size(len(home), participation) for home in expected_homes(experiment))
+
+
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """Return the largest possible bytes of all devices' answers, for each question of the method."""
-    method, devices = make_method(experiment), experiment.device_count
+    """Return the largest possible bytes of devices' answers, for each question of the method."""
+    method, devices, asked = make_method(experiment), experiment.device_count, asked_devices(experiment)
     relayed_by = len(method.relays())
     return [
         QuestionBytes(
             name=question.name,
             moment=question.moment,
-            up=devices * largest_bytes(question),
+            up=(devices if question.moment is Moment.BEFORE else asked) * largest_bytes(question),
             down=relayed_by * (devices - 1) * largest_bytes(question) if question.relayed else 0,
         )
         for question in method.questions()
@@ -84,13 +91,13 @@ def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
     """Return the payload bytes of an LPS round and of a global round. They depend on the model's size and on the
     encodings of both links.
     """
-    device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
+    device_lps, lps_gps, asked = experiment.links.device_lps, experiment.links.lps_gps, asked_devices(experiment)
     up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
     fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
     update: AnyEncoding = device_lps.up if experiment.secure_aggregation is None else "exact"
     return RoundBytes(
-        device_lps_down=experiment.device_count * fetched * ELEMENT_BYTES[device_lps.down],
-        device_lps_up=experiment.device_count * model.travelling_elements * ELEMENT_BYTES[update],
+        device_lps_down=asked * fetched * ELEMENT_BYTES[device_lps.down],
+        device_lps_up=asked * model.travelling_elements * ELEMENT_BYTES[update],
         lps_gps_down=model.stream_elements * ELEMENT_BYTES[lps_gps.down],
         lps_gps_up=model.stream_elements * ELEMENT_BYTES[up],
     )
@@ -152,13 +159,13 @@ def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:
     """Return how many bytes one child exchanges with its parent in a round."""
-    whole, devices = round_bytes(experiment, model), experiment.device_count
+    whole, asked = round_bytes(experiment, model), asked_devices(experiment)
     return Payloads(
-        device_down=whole.device_lps_down // devices,
-        device_up=whole.device_lps_up // devices,
+        device_down=whole.device_lps_down // asked,
+        device_up=whole.device_lps_up // asked,
         lps_down=whole.lps_gps_down,
         lps_up=whole.lps_gps_up,
-        answer=sum(each.up for each in question_bytes(experiment) if each.moment is not Moment.BEFORE) // devices,
+        answer=sum(each.up for each in question_bytes(experiment) if each.moment is not Moment.BEFORE) // asked,
     )
 
 

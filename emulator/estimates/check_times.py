@@ -65,7 +65,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     """
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
-    rounds, homes = _looked_at(training, moment), _homes(experiment)
+    rounds, homes = _looked_at(training, moment), expected_homes(experiment)
     counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
     asked, other = (_sent(experiment, payloads, each, counts) for each in (moment, None))
     drawn = []
@@ -111,7 +111,7 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
         return
     uplinks, counts = LpsTimeline(experiment), example_counts(experiment, dataset)
     knows_homes = are_placed_by_index(experiment, method) or method.clusters_known == 1
-    for number, home in enumerate(_homes(experiment) if knows_homes else [everybody]):
+    for number, home in enumerate(expected_homes(experiment) if knows_homes else [everybody]):
         begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down)
         there = Presence(experiment).there(home, begins_ns)
         asked = cohort(list(there), experiment.training.participation if knows_homes else None, experiment.seed, 0)
@@ -211,7 +211,7 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
     ]
 
 
-def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
+def expected_homes(experiment: Experiment) -> list[tuple[int, ...]]:
     """Return the devices of each LPS. In some runs, the LPS of a device depends on its cluster, and clusters are formed
     during the run. For such a run, the devices are distributed evenly, in the order of their indexes.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulator.commands import main as cli
-from emulator.estimates.check import ModelSize, cluster_count, question_bytes, round_bytes
+from emulator.estimates.check import ModelSize, cluster_count, payloads_of, question_bytes, round_bytes
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, make_method
 
@@ -41,6 +41,14 @@ def test_expected_bytes_are_those_of_the_formulas() -> None:
     per_round = round_bytes(experiment, SIZE)
     assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 90, 4 * 90)
     assert (per_round.lps_gps_down, per_round.lps_gps_up) == (4 * 60, 4 * 60)
+
+
+def test_with_participation_only_the_devices_that_are_asked_count() -> None:
+    some = ["method={name: ifca, clusters: 3}", "topology={lps: 2}", "training={participation: 1}"]
+    experiment = parse_experiment(GOOD, overrides=some)
+    per_round, (losses,) = round_bytes(experiment, SIZE), question_bytes(experiment)
+    assert (per_round.device_lps_up, losses.up) == (2 * 4 * 90, 2 * 3 * 8)  # one device of each LPS
+    assert payloads_of(experiment, SIZE).device_up == 4 * 90
 
 
 def test_above_the_stated_number_only_landmarks_are_relayed() -> None:

@@ -90,7 +90,9 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
 def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
     """Check that the changes affect only times. Raises ExperimentError if they could change the models of the run."""
     if not clock_of(experiment).has_timeline:
-        raise ExperimentError("clock: none gives no timeline; do not change the clock, only links, boards or radios")
+        raise ExperimentError(
+            f"clock: {experiment.clock} gives no timeline; do not change the clock, only links, boards or radios"
+        )
     if experiment.deadlines.lps.deadline_s is not None:
         raise ExperimentError(
             "deadlines.lps.deadline_s: on other links other devices are late, and models differ; do a new run"

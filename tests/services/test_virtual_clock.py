@@ -238,6 +238,7 @@ def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Pat
         ("training.global_rounds=3", "changes the models, not only the times"),
         ("links.device-lps.up=int8", "changes the models, not only the times"),
         ("clock=none", "clock: none gives no timeline"),
+        ("clock=real", "clock: real gives no timeline"),
         ("links.device-lps.up_rate=0bit/s", "a rate must be from 1bit/s"),
     ):
         with pytest.raises(ExperimentError, match=message):

@@ -3,7 +3,7 @@ values.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,10 @@ class RunRecord:
 
     @property
     def headline(self) -> Metric:
-        """The main metric, by which devices and runs are compared."""
-        return self.summary.headline
+        """The main metric, by which devices and runs are compared. It has no description, because the words of the
+        description may differ between runs.
+        """
+        return replace(self.summary.headline, about="")
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:

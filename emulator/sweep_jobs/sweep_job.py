@@ -17,7 +17,15 @@ from emulator.sweeps.folder import RoundStart, check_folder, completed_record, s
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.store import SweepStore
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
-from fedstrata.errors import AccountError, AddressError, FedstrataError, OutputError, RunStoppedError
+from fedstrata.errors import (
+    AccountError,
+    AddressError,
+    DataError,
+    FedstrataError,
+    OutputError,
+    PayloadError,
+    RunStoppedError,
+)
 from fedstrata.process.sleeping import pass_time
 
 LOOK_S = 2.0
@@ -186,7 +194,7 @@ class _Following:
                 there.fetch(run)
                 standing(folder, run.experiment)
                 write_report(folder)
-        except OutputError as error:  # such as a damaged record
+        except (DataError, OutputError, PayloadError) as error:  # such as a damaged record
             self._end(run, pace, 0.0, error)
             return
         record = completed_record(folder)

@@ -193,9 +193,14 @@ class _Work:
         folder = self._out / run.path
         record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)
         if record is not None:
+            failure: FedstrataError | None = None
             if not (folder / "report.html").exists():  # another process or machine has done the run
-                await self._report(folder)
-            end = RunEnd(failure=None, record=record, folder=folder, seconds=record.summary.total_seconds or 0.0)
+                try:
+                    await self._report(folder)
+                except FedstrataError as error:  # such as a damaged file that only the report needs
+                    failure = error
+            shown, seconds = record if failure is None else None, record.summary.total_seconds or 0.0
+            end = RunEnd(failure=failure, record=shown, folder=folder, seconds=seconds)
         elif len(failed) > self._failed_before[run.path]:
             failure = RunStoppedError(failed[-1].reason)
             end = RunEnd(failure=failure, record=None, folder=folder, seconds=failed[-1].seconds)

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from emulator.results.compare import compare, show
-from emulator.results.comparison import MEAN, Comparison, Form, Spread
+from emulator.results.comparison import MEAN, Comparison, Form, Spread, headlines_of
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment_file import parse_experiment
 from tests.support.record_files import write_record
@@ -107,6 +107,12 @@ def test_where_data_and_weights_lie_does_not_set_runs_apart(tmp_path: Path) -> N
     folders = [write_record(tmp_path / str(seed), seed=seed, settings=settings[seed]) for seed in (0, 1)]
     (group,) = compare(folders).groups
     assert group.seeds == (0, 1)
+
+
+def test_other_words_about_the_main_metric_do_not_set_runs_apart(tmp_path: Path) -> None:
+    metrics = [[{"name": "accuracy", "unit": "percent", "about": words}] for words in ("share of hits", "hits")]
+    comparison = compare([write_record(tmp_path / str(seed), seed=seed, metrics=metrics[seed]) for seed in (0, 1)])
+    assert [metric.name for metric in headlines_of(comparison.runs)] == ["accuracy"]
 
 
 def test_data_drawn_by_the_seed_do_not_set_runs_apart_and_another_draw_does(tmp_path: Path) -> None:

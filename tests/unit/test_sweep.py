@@ -247,6 +247,21 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     check_folder(tmp_path)
 
 
+def test_a_run_of_another_process_that_no_report_can_be_drawn_of_does_not_end_the_other_runs(tmp_path: Path) -> None:
+    class OfAnotherProcess(SharedFolder):
+        def claim(self, run: SweepRun) -> Claim | None:
+            folder = write_record(self.folder / run.path, seed=run.seed)
+            (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+            if run.seed == 3:
+                (folder / "waits.csv").write_text("damaged", encoding="utf-8")
+            return super().claim(run)
+
+    two = sweep(cells={"plain": {}}, seeds=[3, 4])
+    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=OfAnotherProcess(tmp_path), jobs=1), QuietSweep())
+    assert [run.seed for run, _ in outcome.failures] == [3]
+    assert (tmp_path / two.runs[1].path / "report.html").exists()
+
+
 # --- claims -------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """A sweep on Kubernetes without Kubernetes: what is refused, how records arrive, and how a Job is followed."""
 
 import io
+import re
 import tarfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -292,6 +293,18 @@ def test_an_interrupted_command_fetches_the_rest_when_it_is_called_again(followe
     assert (follower.out / RUN / "summary.json").stat().st_mtime_ns == first
     assert "base,mean_accuracy,2,0.6" in (follower.out / "table.csv").read_text()
     assert (follower.out / RUN / "report.html").stat().st_size > 10_000  # made here
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("waits.csv", r"waits\.csv has no column"), ("No.json", "is not a file of")]
+)
+def test_a_record_with_a_damaged_file_is_one_failed_run(follower: Follower, name: str, said: str) -> None:
+    for index in (0, 1):
+        finish(follower.pods_folder, sweep(), index)
+    (follower.pods_folder / RUN / name).write_text("damaged", encoding="utf-8")
+    _, outcome = follower.follow(state(ended="Complete"))
+    assert re.search(rf"1 of 2 runs failed, first base, seed 3: .*{said}", str(outcome.failure))
+    assert (follower.out / sweep().runs[1].path / "report.html").exists()
 
 
 def test_a_kubernetes_that_does_not_answer_for_a_while_is_asked_again(follower: Follower) -> None:

@@ -94,6 +94,8 @@ class ReceivedStreams(Holding):
                 f"this LPS has no report of {parts.cluster.home_id} at the start of global round {received.round + 1}, "
                 f"and only this report has {parts.clock.kept_here}; put the files back, or begin the run again"
             )
+        elif received.round or parts.cluster.term:  # bytes of other clusters are not bytes of this cluster's next round
+            parts.notes.go_on_from(parts.empty_report())
         report = report or parts.empty_report()
         parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await self._start_from(received)

@@ -1,6 +1,9 @@
 """What an LPS holds where clusters span LPSs: its members and their routes, the vector of all streams, its reports."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import pytest
@@ -9,19 +12,24 @@ from fedstrata.clock.devices import Presence
 from fedstrata.errors import NotReadyError, StateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.rounds import ReceivedModel, RoundResult
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, ModelInMemory, write_model
 from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import UPDATE_PART
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Flat, Layout, PayloadCodec, Route, RoutedSums
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.holding import Upward
 from lps.members import Members
+from lps.notes import Notes
 from lps.question import LateAnswers
-from lps.report_files import FinalReport, RoundReports
+from lps.report_files import FinalReport, RefusedDevices, RoundReports
 from lps.spanning.stream_vector import StreamVector, changes, partial_sums
-from lps.spanning.streams import UpdateLayouts
+from lps.spanning.streams import ReceivedStreams, UpdateLayouts
+from lps.to_gps import Plans
 from tests.support.gps_parts import TEXT
 from tests.support.two_layers import MODEL, STREAMS
 
@@ -281,6 +289,25 @@ def test_what_was_not_told_outlives_the_lps_by_global_round(tmp_path: Path) -> N
     ]  # the GPS may still be in round 2, and go back one
     (tmp_path / "round-000003.pb").write_bytes(b"\0" * 50)
     assert again.at(3) is None
+
+
+async def test_a_round_of_adopted_devices_has_no_bytes_from_before(tmp_path: Path) -> None:
+    metrics = ProcessMetrics("lps")
+    metrics.links.counter(LinkKey(link="device-lps", direction="up", kind="update", end="parent"))(1_000)
+    notes = Notes("lps-1", CLASSIFICATION, metrics, LOG, RefusedDevices(tmp_path, "lps-1", LOG))
+    layout = STREAMS.layout(2)
+    received = ReceivedModel(
+        round=2, global_round=2, evaluate_only=True, plan_version=0, flat=np.zeros(layout.size, np.float32), clusters=2
+    )
+    gps = SimpleNamespace(plans=Plans(None), model=AsyncMock(return_value=received))
+    parts = SimpleNamespace(
+        lps=SimpleNamespace(streams=STREAMS), cluster=pb.Cluster(home_id="lps-1", term=1), gps=gps, notes=notes,
+        rounds=1, clock=Mock(kept_here=""), members=None, folder=tmp_path, log=LOG, update_encoding="float32",
+        empty_report=pb.ReportHeader,
+    )  # fmt: skip
+    number, begun = await ReceivedStreams(cast(Any, parts)).begin()
+    gathered = RoundResult(children=0, num_examples=0, train_loss=0.0, missing=(), evaluations=())
+    assert notes.of_round(begun, number, 2, gathered, 1.0).lps_rounds[0].bytes_up == 0
 
 
 def test_a_complete_report_outlives_the_lps_and_a_damaged_one_is_measured_again(tmp_path: Path) -> None:

@@ -60,9 +60,10 @@ class ExpectedTimes:
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
-    """Return the expected times of rounds. If the LPS of each device is not known before the run, devices are
-    distributed evenly over the LPSs.
+    """Return the expected times of rounds without the changes of the schedule. If the LPS of each device is not known
+    before the run, devices are distributed evenly over the LPSs.
     """
+    experiment = experiment.model_copy(update={"schedule": ()})
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), expected_homes(experiment)

@@ -193,6 +193,12 @@ def test_expected_times_are_those_of_the_slowest() -> None:
     assert expected.total_ns == 3 * expected.global_round.ends_ns
 
 
+def test_expected_times_leave_out_the_schedule_which_changes_only_some_rounds() -> None:
+    payloads = Payloads(device_down=1_000, device_up=1_000, lps_down=500, lps_up=500)
+    cut = parse_experiment(CHECKED, overrides=["schedule=[{at: 0s, cut: {for: 1h}}]"])
+    assert expected_times(cut, payloads) == expected_times(parse_experiment(CHECKED), payloads)
+
+
 ASKED = (
     "method={name: ifca, clusters: 2}", "topology={lps: 2}", "partition.devices=2", "training.local_epochs=1",
     "links={device-lps: {latency: 100ms}, lps-gps: {up_rate: 8kbit/s, latency: 10ms}, "

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from fedstrata.experiment_file import checked, overridden
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}"
 )  # names of cells, axes and choices, which become names of folders
+MOST_RUNS = 100_000
 LONGEST_FOLDER = 255  # characters in the name of a folder, on most file systems
 BASE_CELL = "base"  # the only cell, if the file has no cells
 Overrides = dict[str, Any]  # values by dotted key, as in --set
@@ -66,6 +68,9 @@ class SweepFile(Settings):
                 )
         if empty := [axis for axis, choices in self.vary.items() if not choices]:
             raise ValueError(f"vary.{empty[0]} has no values; give at least one, or remove this axis")
+        runs = prod(map(len, (self.seeds, self.cells, *self.vary.values())))
+        if runs > MOST_RUNS:
+            raise ValueError(f"{runs:,} runs are more than {MOST_RUNS:,}; give fewer seeds, cells or choices")
         for where, own in (*self.cells.items(), *(pair for axis in self.vary.values() for pair in axis.items())):
             if "seed" in own:
                 raise ValueError(f"{where} sets the seed; give all seeds in `seeds`")

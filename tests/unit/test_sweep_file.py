@@ -112,6 +112,10 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
             {"vary": {axis * 60: {"short": {}, axis * 60: {"training.batch_size": 8}} for axis in "abc"}},
             "… would have a name of 365 characters, but 255 is the limit",
         ),
+        (
+            {"vary": {axis: {str(choice): {} for choice in range(1, 11)} for axis in "abcde"}},
+            "200,000 runs are more than 100,000",
+        ),
         ({"baseline": "other"}, "baseline 'other' is not a cell; there are base"),
     ],
 )

@@ -208,21 +208,20 @@ class Scores(Method):
         """Train the device's model on the table or, with `reading: labels`, on public examples. Return the weights. If
         there are no scores or examples for the device's labels, or `distil_epochs` is 0, return the unchanged weights.
         """
-        epochs, inputs = self.options.distil_epochs, work.public.inputs
+        epochs, read, targets = self.options.distil_epochs, self._of(work), None
         if not epochs:
             return work.start
         if self.options.reading == "labels":
-            rows, labels = self._of(work).rows(), self._of(work).labels()
-            if not rows.any():
-                return work.start
-            on = Examples(inputs=inputs[rows], labels=labels[rows])
-            return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on)).weights
-        table = self._of(work).values()
-        sums = table.sum(axis=1)
-        if not (rows := sums > 0).any():
+            labels = read.labels()[rows := read.rows()]
+        else:
+            table = read.values()
+            sums = table.sum(axis=1)
+            rows = sums > 0
+            targets = (table[rows] / sums[rows, None]).astype(np.float32)
+            labels = targets.argmax(axis=1)
+        if not rows.any():
             return work.start
-        targets = (table[rows] / sums[rows, None]).astype(np.float32)
-        on = Examples(inputs=inputs[rows], labels=targets.argmax(axis=1).astype(np.int64))
+        on = Examples(inputs=work.public.inputs[rows], labels=labels.astype(np.int64))
         return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
     def _portion(self, work: Work) -> Examples:

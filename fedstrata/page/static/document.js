@@ -99,12 +99,9 @@
     }));
   }
 
-  /** Rows in the order of rounds, each with its number `n` over the run, also where files count anew. */
+  /** Rows in the order of rounds, each with its number `n` over the run. */
   function roundsOf(rows) {
-    const beginsAnew = rows.some((row) => row.global_round > 1 && row.lps_round === 1);
-    const perGlobal = beginsAnew ? d3.max(rows, (row) => row.lps_round) : 0;
-    const numbered = rows.map((row) => ({ ...row, n: (row.global_round - 1) * perGlobal + row.lps_round }));
-    return numbered.sort((a, b) => a.n - b.n);
+    return rows.map((row) => ({ ...row, n: row.lps_round })).sort((a, b) => a.n - b.n);
   }
 
   /** What has happened to devices, clusters and plans, in the order of when. */

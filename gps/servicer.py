@@ -1,6 +1,6 @@
 """The gRPC services GpsService and RunService. They translate gRPC messages into calls of a run's parts."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.Cluster(
             home_id=home_id,
             members=[self._member(device, began_in) for device in places.members(home_id)],
+            refused=_refused(places.members(home_id), self._run.journal.refused_in_training()),
             term=self._run.serving.term_of(home_id),
             global_round=self._run.rounds.global_round,
             clusters=len(plans.now.clusters) if places.spans_lps else 0,
@@ -272,3 +273,8 @@ class RunServicer(RunServiceServicer):
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+
+
+def _refused(members: Iterable[Device], reasons: Mapping[str, str]) -> list[rounds_pb2.Exclusion]:
+    ids = [device.device_id for device in members if device.device_id in reasons]
+    return [rounds_pb2.Exclusion(device_id=name, stage="training", reason=reasons[name]) for name in ids]

@@ -2,7 +2,7 @@
 report after the final measurement. Each file is sealed: it begins with the SHA-256 of its report.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,12 +42,13 @@ class RefusedDevices:
     of the run.
     """
 
-    def __init__(self, folder: Path, home_id: str, log: EventLog) -> None:
-        """Set the folder of the run, and the name of the cluster."""
+    def __init__(self, folder: Path, home_id: str, log: EventLog, told: Iterable[rounds_pb2.Exclusion] = ()) -> None:
+        """Set the folder of the run, the name of the cluster, and the refused devices of which the GPS has `told`."""
         self._path = folder / f"{home_id}.refused.pb"
         self._log = log
-        found = report_if_whole(self._path, log)
-        self.exclusions = list(found.exclusions) if found else []
+        self.exclusions = list(told)
+        if found := report_if_whole(self._path, log):
+            self.exclusions += [own for own in found.exclusions if own not in self.exclusions]
 
     def add(self, exclusion: rounds_pb2.Exclusion) -> None:
         """Save a further device. Without the file, an LPS that restarts would wait for the device, which has ended. If

@@ -41,7 +41,7 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
-        refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log)
+        refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
         notes = Notes(cluster.home_id, lps.task, lps.metrics, log, refused)
         self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(

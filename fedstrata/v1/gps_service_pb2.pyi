@@ -125,7 +125,7 @@ class FetchClustersResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ..., planned_ns: _Optional[int] = ..., told: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("home_id", "members", "term", "global_round", "clusters", "mixed", "began_unix_ns")
+    __slots__ = ("home_id", "members", "term", "global_round", "clusters", "mixed", "began_unix_ns", "refused")
     HOME_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class Cluster(_message.Message):
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     MIXED_FIELD_NUMBER: _ClassVar[int]
     BEGAN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     home_id: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
     term: int
@@ -140,7 +141,8 @@ class Cluster(_message.Message):
     clusters: int
     mixed: _containers.RepeatedScalarFieldContainer[str]
     began_unix_ns: int
-    def __init__(self, home_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ..., began_unix_ns: _Optional[int] = ...) -> None: ...
+    refused: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Exclusion]
+    def __init__(self, home_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ..., began_unix_ns: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares", "num_held_out", "began_in")

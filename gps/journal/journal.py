@@ -44,9 +44,9 @@ class Journal(JournalFile):
         order = "length(device_id), device_id, length(stage), stage, reason"
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
-    def refused_in_training(self) -> set[str]:
-        """Return the devices that an LPS has refused until the end of the run."""
-        return {who for who, stage, reason in self.exclusions() if stage == "training" and reason.startswith("refused")}
+    def refused_in_training(self) -> dict[str, str]:
+        """Return the devices that an LPS has refused until the end of the run, with the reasons."""
+        return {who: why for who, stage, why in self.exclusions() if stage == "training" and why.startswith("refused")}
 
 
 class ClockTable:

@@ -70,7 +70,7 @@ class Takeover:
         return ModelSearch(
             self._parts.lps.experiment.run_id,
             layout=self._state.layout,
-            members=self._parts.members.ids,
+            members=self._parts.members.ids - set(self._parts.notes.refused),
             wait=self._parts.clock.wait,
             rounds=range(now - self._parts.rounds - 1, now + self._parts.rounds),
             log=self._parts.log,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -13,8 +14,10 @@ from device.training import LocalResult, TrainingJob
 from device.work import DeviceProcess
 from emulator.results.record import RunRecord
 from fedstrata.datasets import Dataset, Examples
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from tests.support.programs import Program, of_mark
-from tests.support.tiers import SMALL, outcome, run_in_process, small
+from tests.support.tiers import SMALL, Tiers, outcome, run_in_process, small
 
 LIAR = 2
 NARROW = (
@@ -128,6 +131,19 @@ def test_a_device_that_sends_nan_is_refused_and_the_others_go_on(tmp_path: Path,
     assert "finite" in reason
     assert [row.devices for row in record.rounds] == [4, 4, 4, 4]
     assert record.summary.mean is not None
+
+
+async def test_an_lps_learns_from_the_gps_which_devices_were_refused_before_it(tmp_path: Path) -> None:
+    experiment = small(*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8")
+    async with Tiers(experiment, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:
+        host = await tiers.host()
+        for index in range(experiment.device_count):
+            tiers.start_device(host, index, poisoned(0) if index == LIAR else DeviceAgent)
+        await tiers.ended()
+        request = pb.FetchClustersRequest(run_id=experiment.run_id, lps_id="lps-0")
+        (cluster,) = (await GpsServiceStub(channel).FetchClusters(request)).clusters
+    assert [(gone.device_id, gone.stage) for gone in cluster.refused] == [("device-002", "training")]
+    assert cluster.refused[0].reason.startswith("refused: values go from nan to nan")
 
 
 def test_a_device_that_reports_an_impossible_loss_is_refused_and_its_lps_is_not(tmp_path: Path) -> None:

@@ -266,6 +266,18 @@ async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(t
         await taking_over
 
 
+async def test_a_device_that_the_lps_before_has_refused_is_not_waited_for(tmp_path: Path) -> None:
+    refused = [pb.Exclusion(device_id="b", stage="training", reason="refused: an update of NaN")]
+    members = [Member(device_id=name, num_examples=1) for name in "ab"]
+    cluster = Cluster(home_id="lps-0", members=members, global_round=2, term=1, refused=refused)
+    shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
+    session = session_of(EXPERIMENT, tmp_path, cluster, streams=STREAMS)
+    taking_over = asyncio.create_task(session.recover(shown.put_nowait))
+    assert (await shown.get()).awaited == (-1, ("a",), "")
+    assert session.server.refused.reasons == {"b": "an update of NaN"}
+    taking_over.cancel()
+
+
 def state_in(folder: Path, term: int) -> ClusterState:
     return ClusterState(folder / "lps-0", run_id=RUN_ID, home_id="lps-0", layout=LAYOUT, rounds_per_global=3, term=term)
 

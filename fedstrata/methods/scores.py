@@ -128,9 +128,11 @@ class Scores(Method):
             )
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse runs in which devices may be absent, unless sums are divided by the weights (`normalised`)."""
+        """Refuse the GPS's optimiser, and absent devices unless sums are divided by the weights (`normalised`)."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
-        return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
+        absent = {} if self.options.normalised else dict.fromkeys(EVERYBODY, why)
+        moved = {"training.gps_optimiser": "the server's step would move the sums of scores and weights"}
+        return {**absent, **moved} if self.options.exchanges else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return two channels. The first is the model, which stays on the device. The second is the table of scores
@@ -179,17 +181,15 @@ class Scores(Method):
             return plan
         owned = [arrays["owned"] for arrays in answers.of(LABELS).values()]
         owners = np.stack([np.zeros(self.facts.num_classes, np.int64), *owned]).sum(axis=0)
-        share = 1 / len(answers.devices)
-        even = {device.device_index: share for device in answers.devices}
+        even = {device.device_index: 1 / len(answers.devices) for device in answers.devices}
         return replace(plan, weights={TABLE: (even,)}, told={"owners": owners})
 
     # --- a round --------------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
         """Train on the table, then on the device's own data. Update the device's table with the model's scores."""
-        taught = await self._taught(work)
         own = self._portion(work)
-        trained = await work.train(taught, on=own)
+        trained = await work.train(await self._taught(work), on=own)
         used, received = (None, None) if trained.measured is None else self._measured(work, trained.measured)
         tables: Arrays = {}
         if self.options.reading != "labels":

@@ -151,6 +151,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     },
     ("fedbn", "no normalisation"): ([], "model mlp"),
     ("local", "privacy.updates"): ([UPDATES], "privacy.updates"),
+    ("scores", "training.gps_optimiser"): (["training.gps_optimiser={name: adam}"], "training.gps_optimiser adam"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),
     ("fedtsdp", "training.participation"): AWAY["training.participation"],
 }

@@ -120,6 +120,11 @@ class Measured:
 
 
 PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "tasks": "task_"}
+# names at /metrics, without `fedstrata_`, except those that are also in the record
+GAUGES = {
+    "awaited", "global_rounds", "link_bytes", "phase", "progress_timestamp_seconds", "refused", "round",
+    "round_duration_seconds", "run_info", "updates", "waits_seconds",
+}  # fmt: skip
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -323,14 +328,14 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def check_names(metrics: Sequence[Metric]) -> None:
     """Check the names of metrics. Raise ExperimentError if a metric has the same name as another key or column of the
-    record, also of another metric.
+    record, also of another metric, or the same name at `/metrics` as another value.
     """
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
-    taken |= {f"{end}_{metrics[0].name}" for end in ("lowest", "highest")}
+    taken |= GAUGES | {f"{end}_{metrics[0].name}" for end in ("lowest", "highest")}
     for metric in metrics:
-        keys = {f"{prefix}{metric.name}" for prefix in PREFIXES.values()}
+        keys = {metric.gauge, *(f"{prefix}{metric.name}" for prefix in PREFIXES.values())}
         if keys & taken:
             raise ExperimentError(
-                f"task: the record uses the name {metric.name} already; give this metric another name"
+                f"task: the record or /metrics uses the name {metric.name} already; give this metric another name"
             )
         taken |= keys

@@ -63,6 +63,11 @@ class Metric:
         """True if values are shares, which are shown in percent."""
         return self.unit == "percent"
 
+    @property
+    def gauge(self) -> str:
+        """The name of the metric at `/metrics`, without `fedstrata_`."""
+        return f"{self.name}_ratio" if self.is_percent else self.name
+
     def worst(self, values: Iterable[float]) -> float | None:
         """Return the worst of some values. Without values, return None."""
         return (min if self.higher_is_better else max)(values, default=None)

@@ -47,7 +47,7 @@ class Reports:
         self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
         self._task = make_task(experiment)
-        self._gauges = {m.name: f"{m.name}_ratio" if m.is_percent else m.name for m in self._task.metrics}
+        self._gauges = {metric.name: metric.gauge for metric in self._task.metrics}
         self._places = places
         self._serving = serving
         self._journal = journal

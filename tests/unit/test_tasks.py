@@ -28,6 +28,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_of
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.record.summary import check_names
 from fedstrata.tasks import Metric, Sum, Task, TaskSettings, measured
 from fedstrata.tasks.registry import NAMES, make_task, task_class, task_settings
@@ -232,11 +233,20 @@ def test_a_metric_has_a_name_that_a_column_can_have(name: str) -> None:
         Metric(name=name)
 
 
-@pytest.mark.parametrize("other", ["device_hits", "task_hits", "lowest_hits", "rounds"])
-def test_two_keys_of_the_record_never_have_the_same_name(other: str) -> None:
-    check_names([Metric(name="hits"), Metric(name="misses")])
-    with pytest.raises(ExperimentError, match=f"the record uses the name {other} already"):
-        check_names([Metric(name="hits"), Metric(name=other)])
+def gauges() -> set[str]:
+    """The names at /metrics, except those of the process itself."""
+    names = {family.name for family in ProcessMetrics("gps").registry.collect()}
+    return {name.removeprefix("fedstrata_") for name in names if name.startswith("fedstrata_")}
+
+
+@pytest.mark.parametrize(
+    "other", ["device_hits", "task_hits", "lowest_hits", "hits_ratio", "rounds", *sorted(gauges())]
+)
+def test_two_values_of_a_run_never_have_the_same_name(other: str) -> None:
+    hits = Metric(name="hits", unit="percent")
+    check_names([hits, Metric(name="misses")])
+    with pytest.raises(ExperimentError, match=f"the record or /metrics uses the name {other} already"):
+        check_names([hits, Metric(name=other)])
 
 
 def test_the_worst_and_the_nearly_final_value_follow_the_direction() -> None:

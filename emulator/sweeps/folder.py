@@ -101,6 +101,14 @@ def completed_record(folder: Path) -> RunRecord | None:
     return record if record.summary.status == "completed" else None
 
 
+def is_drawn(folder: Path) -> bool:
+    """Return whether a run's folder has a report about its present record, and not only about an earlier one."""
+    try:
+        return (folder / "report.html").stat().st_mtime_ns >= (folder / "summary.json").stat().st_mtime_ns
+    except OSError:
+        return False
+
+
 def clear(folder: Path) -> None:
     """Delete the files of a run that has no result yet. Raises OutputError if they cannot be deleted."""
     try:

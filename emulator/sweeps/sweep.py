@@ -8,6 +8,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from emulator.runs.run import RunRequest, on_this_machine
 from emulator.sweeps.check import check_runs
 from emulator.sweeps.claims import Failure, turn_at
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_record, records_of, standing
+from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_record, is_drawn, records_of, standing
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import RunClaim, SweepStore
@@ -101,13 +102,18 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
 
 
 def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> SweepResults:
-    """Write the results of all completed runs, and return them. If another process has just written the same results,
-    its files stay.
+    """Write the results of all completed runs, with reports that are missing, and return them. If another process has
+    just written the same results, its files stay.
     """
+    from emulator.results.report import write_report
     from emulator.sweeps.page import TABLE, are_written, write_results
 
     with turn_at(out / TABLE):
         results = SweepResults(sweep=sweep, records=records_of(out, sweep))
+        for record in results.records.values():
+            if not is_drawn(record.folder):  # an earlier call was killed before it
+                with suppress(FedstrataError):  # a damaged file that only the report needs
+                    write_report(record.folder)
         if not wanted or not are_written(results, out):
             write_results(results, out)
     return results
@@ -194,7 +200,7 @@ class _Work:
         record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)
         if record is not None:
             failure: FedstrataError | None = None
-            if not (folder / "report.html").exists():  # another process or machine has done the run
+            if not is_drawn(folder):  # another process or machine has done the run
                 try:
                     await self._report(folder)
                 except FedstrataError as error:  # such as a damaged file that only the report needs

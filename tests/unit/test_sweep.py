@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,20 @@ def test_a_run_of_another_process_that_no_report_can_be_drawn_of_does_not_end_th
     outcome = sweep_module.sweep(SweepRequest(sweep=two, store=OfAnotherProcess(tmp_path), jobs=1), QuietSweep())
     assert [run.seed for run, _ in outcome.failures] == [3]
     assert (tmp_path / two.runs[1].path / "report.html").exists()
+
+
+def test_reports_that_are_missing_or_of_an_earlier_record_are_drawn(tmp_path: Path) -> None:
+    two = sweep(cells={"plain": {}}, seeds=[3, 4])
+    for run in two.runs:
+        folder = write_record(tmp_path / run.path, seed=run.seed)
+        (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+    earlier = tmp_path / two.runs[0].path / "report.html"
+    earlier.write_text("<p>of a run that failed", encoding="utf-8")
+    os.utime(earlier, (0, 0))
+    (tmp_path / SWEEP).touch()
+    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=SharedFolder(tmp_path), jobs=1), QuietSweep())
+    assert outcome.cost.runs == 0
+    assert all((tmp_path / run.path / "report.html").stat().st_size > 10_000 for run in two.runs)
 
 
 # --- claims -------------------------------------------------------------------------------------------------

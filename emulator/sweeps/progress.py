@@ -59,8 +59,9 @@ class Pace:
         if not self._took:
             return None
         now = self._clock()
-        rests = [max(0.0, self._expected(place) - (now - began)) for place, began in self._running.values()]
-        waits = sum(self._expected(place) for place in self._waiting.values())
+        running, waiting = list(self._running.values()), list(self._waiting.values())  # a display draws in a thread
+        rests = [max(0.0, self._expected(place) - (now - began)) for place, began in running]
+        waits = sum(map(self._expected, waiting))
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
@@ -68,7 +69,7 @@ class Pace:
         finished runs in the same row, which differ only in their seeds. If no run of the row has finished, it is the
         mean over all finished runs.
         """
-        return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
+        return fmean(self._took.get(place) or [seconds for each in list(self._took.values()) for seconds in each])
 
     def __str__(self) -> str:
         left = self.seconds_left()
@@ -185,7 +186,7 @@ class SweepBars(QuietSweep):
     def _drawn(self) -> RenderableType:
         bars = Table.grid(padding=(0, 2))
         bars.add_row(Text("runs", style="bold"), _bar(self.pace.done, self.pace.runs), Text(str(self.pace)))
-        for label, status in self._statuses.items():
+        for label, status in list(self._statuses.items()):  # runs begin and end while a thread draws
             bars.add_row(Text(label), _bar(status.global_round, status.global_rounds), Text(progress_line(status)))
         return Group(bars, *(Text(line, style="yellow") for line in self._failures[-FAILURES_SHOWN:]))
 

@@ -7,9 +7,11 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
@@ -21,13 +23,14 @@ from emulator.sweeps.claims import Claim, Failure, failures, opened
 from emulator.sweeps.file import Place, Sweep, SweepRun, sweep_of
 from emulator.sweeps.folder import SWEEP, RoundStart, check_folder, clear, joined, records_of, standing
 from emulator.sweeps.page import are_written, write_results
-from emulator.sweeps.progress import Pace, QuietSweep
+from emulator.sweeps.progress import Pace, QuietSweep, SweepBars
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import Cost, SweepRequest
 from fedstrata.errors import OutputError, RunStoppedError
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import Metric
+from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.record_files import write_csv, write_record
 
 BASE = {
@@ -372,6 +375,31 @@ def test_a_run_of_another_process_is_done_after_the_seconds_of_its_record() -> N
     pace = Pace(waiting=waiting, done=0, jobs=1, clock=lambda: 0.0)
     pace.ended_elsewhere(waiting[0], 7.0)
     assert (str(pace), pace.seconds_left()) == ("1/2, 7.0\xa0s left", 7.0)
+
+
+def test_runs_may_begin_and_end_while_a_thread_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, *_, last = sweep().runs
+    bars, pace = SweepBars(Console()), Pace(waiting=sweep().runs, done=0, jobs=1)
+    pace.ended_elsewhere(last, 1.0)
+
+    def line(_: object) -> str:
+        bars.show(two, pb.RunStatus())
+        return "training"
+
+    def mean(seconds: list[float]) -> float:
+        if two.path not in begun:
+            begun.add(two.path)
+            pace.began(two)
+        return fmean(seconds)
+
+    begun: set[Path] = set()
+    monkeypatch.setattr("emulator.sweeps.progress.progress_line", line)
+    monkeypatch.setattr("emulator.sweeps.progress.fmean", mean)
+    live = bars.open(pace)
+    bars.show(one, pb.RunStatus())
+    pace.began(one)
+    assert live.get_renderable()  # what the thread of a terminal calls four times a second
+    assert begun == {two.path}
 
 
 def test_the_cost_is_told_against_cores_that_are_busy_all_the_time() -> None:

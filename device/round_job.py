@@ -246,10 +246,16 @@ class RoundJob:
         await self._kept.keep(outcome, self.work.optimisers)
         update, received = await self._released(self._difference(outcome)), self.received
         measured = _evaluation(self._device_id, received.round, outcome.measured, outcome.measured_received)
+        codec, note = self._client.codec_for(update, self._kept.streams.travelling), pb.UpdateHeader()
+        try:
+            codec.check_fits([update])
+        except PayloadError as error:  # the LPS must learn of this, because it waits for the update
+            note.unfit = str(error)
         return Update(
             round=received.round,
             num_examples=weight_of(self._host.experiment, len(self.work.examples)),
-            codec=self._client.codec_for(update, self._kept.streams.travelling),
+            codec=codec,
+            note=note,
             read=lambda start, stop: update[start:stop],
             train_loss=outcome.train_loss,
             evaluations=(measured,) if measured is not None else (),

@@ -79,11 +79,12 @@ class Offer:
         return pb.ModelPart(header=header)
 
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
-        """Prepare the header and the chunks of this offer. `header` has the values that all offers of the round
-        share.
+        """Prepare the header and the chunks of this offer. `header` has the values that all offers of the round share.
+        Raises PayloadError if the encoding cannot hold a value of the model.
         """
         scales = self.model.scales() if encoding in SCALED else []
         self.codec = PayloadCodec(self.model.layout, encoding, scales)
+        self.codec.check_fits(self.model.pieces())
         parts = self.parts if self.parts is not None else [(MODEL_PART, self.model.layout)]
         self.header = pb.ModelHeader()
         self.header.CopyFrom(header)

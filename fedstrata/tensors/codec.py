@@ -6,7 +6,7 @@ All encodings are little-endian. `float32` needs no copy, because the bytes are 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -41,11 +41,7 @@ def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> m
         case "float32":
             return _bytes_of(values.astype("<f4", copy=False))
         case "float16":
-            largest = float(np.max(np.abs(values), initial=0.0))
-            if largest > FLOAT16_MAX:
-                raise PayloadError(
-                    f"the value {largest:g} does not fit float16 (at most {FLOAT16_MAX:g}); choose bfloat16"
-                )
+            _check_float16(values)
             return _bytes_of(values.astype("<f2"))
         case "bfloat16":
             bits = np.ascontiguousarray(values, "<f4").view("<u4")
@@ -72,6 +68,12 @@ def decode(data: bytes | memoryview, encoding: AnyEncoding, scale: float = 0.0) 
             return np.frombuffer(data, "<i8")
         case "int8":
             return np.frombuffer(data, np.int8).astype(np.float32) * np.float32(scale)
+
+
+def _check_float16(values: NDArray[Any]) -> None:
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest > FLOAT16_MAX:
+        raise PayloadError(f"the value {largest:g} does not fit float16 (at most {FLOAT16_MAX:g}); choose bfloat16")
 
 
 def _bytes_of(array: NDArray[np.generic]) -> memoryview:
@@ -102,6 +104,14 @@ class PayloadCodec:
         if encoding not in SCALED:
             return cls(layout, encoding)
         return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
+
+    def check_fits(self, pieces: Iterable[Flat]) -> None:
+        """Raise PayloadError if the encoding cannot hold a value of a vector, which is given in pieces. `chunks` raises
+        the same error, but perhaps only after it has yielded chunks.
+        """
+        if self.encoding == "float16":
+            for piece in pieces:
+                _check_float16(piece)
 
     def chunks(self, read: Callable[[int, int], NDArray[Any]], offset: int = 0) -> Iterator[bytes | memoryview]:
         """Yield the payload in chunks, beginning at byte `offset`. `read(start, stop)` returns the elements

@@ -133,6 +133,14 @@ def test_a_device_that_sends_nan_is_refused_and_the_others_go_on(tmp_path: Path,
     assert record.summary.mean is not None
 
 
+def test_a_device_whose_update_does_not_fit_its_encoding_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    experiment = small(*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8", "links.device-lps.up=float16")
+    record = run_in_process(experiment, tmp_path / "run", liars={LIAR: loud})
+    assert record.summary.status == "completed"
+    assert excluded(record) == [("device-002", "training")]
+    assert "does not fit float16 (at most 65504); choose bfloat16" in record.summary.excluded[0].reason
+
+
 async def test_an_lps_learns_from_the_gps_which_devices_were_refused_before_it(tmp_path: Path) -> None:
     experiment = small(*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8")
     async with Tiers(experiment, tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as channel:

@@ -19,7 +19,7 @@ from fedstrata.errors import (
     UnknownChildError,
     WrongRunError,
 )
-from fedstrata.experiment import TierDeadline
+from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, OpenRound, Refusals, RoundServer
@@ -75,6 +75,12 @@ async def test_who_missed_a_round_is_welcome_at_the_next(tmp_path: Path) -> None
     await submit(server, "b", vector(3.0), round_number=1)
     assert (await server.gather()).missing == ()
     assert total.mean()[0] == 2.0
+
+
+async def test_a_large_model_that_does_not_fit_its_encoding_is_not_offered_to_any_child(tmp_path: Path) -> None:
+    layout, link = Layout.of({"w": (200_000,)}), LinkSettings(down="float16")
+    with pytest.raises(PayloadError, match=r"the value 199999 does not fit float16 \(at most 65504\); choose bfloat16"):
+        server_of(tmp_path, children={"a": 2}, layout=layout, link=link)
 
 
 async def test_a_late_update_is_an_answer_that_names_the_open_round(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate, named_tensors
 from device.optimisers import State, clip, optimiser_of
 from fedstrata.datasets import Examples
-from fedstrata.errors import DataError, PayloadError, PluginError
+from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
@@ -58,9 +58,7 @@ class TrainingJob:
         size = self.model.layout.size
         for weights in (self.start, *self.beside):
             if weights.shape != (size,) or weights.dtype != np.float32:
-                raise PayloadError(
-                    f"weights have {weights.dtype} and shape {weights.shape}; expected float32 ({size},)"
-                )
+                raise PluginError(f"weights have {weights.dtype} and shape {weights.shape}; expected float32 ({size},)")
         if self.beside and self.correct is None:
             raise PluginError(f"`beside` has {len(self.beside)} vectors, but `correct` is not given: give both or none")
         if not isinstance(self.correct, Hashable):

@@ -19,7 +19,7 @@ from device.optimisers import learning_rate
 from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.errors import DataError, PayloadError, PluginError
+from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.methods import Pull
 from fedstrata.models import Layer, Model, build_model, from_module
@@ -351,8 +351,8 @@ def test_a_job_without_examples_is_refused() -> None:
         job(count=0)
 
 
-def test_received_weights_of_another_model_are_refused() -> None:
-    with pytest.raises(PayloadError, match=r"shape \(3,\); expected .*\(2410,\)"):
+def test_weights_of_another_shape_end_the_process_of_the_code_that_gave_them() -> None:
+    with pytest.raises(PluginError, match=r"shape \(3,\); expected .*\(2410,\)"):
         replace(job(), start=np.zeros(3, np.float32))
 
 

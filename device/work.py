@@ -255,7 +255,7 @@ class DeviceWork:
         )
         self._counted += job.trained_examples
         result = await self._host.bench.train(job, self._group)
-        if result.optimiser_state:
+        if result.optimiser_state and stream not in self._host.method.discarded:
             self._after[stream] = result.optimiser_state
         return trained_of(result, job)
 

@@ -22,6 +22,8 @@ class FedAvgFt(FedAvg):
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""
 
+    discarded = frozenset({TUNING_STREAM})
+
     async def local(self, work: Work) -> Outcome:
         """Train the global model. If the round is measured, also measure the fine-tuned model."""
         trained = await work.train(work.start)

@@ -43,6 +43,8 @@ class FedBabu(Method):
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""
 
+    discarded = frozenset({TUNING_STREAM})
+
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a body or without a head."""
         return {"no body and head": "the method trains only the body, with a head that does not change"}

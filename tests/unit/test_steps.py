@@ -102,3 +102,11 @@ async def test_a_devices_work_counts_the_examples_of_all_gradients_and_keeps_the
     assert list(works[0].optimisers) == list(works[1].optimisers) == [1]
     for name, state in works[1].optimisers[1].items():
         assert np.array_equal(works[0].optimisers[1][name], state)
+
+
+@pytest.mark.parametrize("method", ["fedavg_ft", "fedbabu"])
+async def test_fine_tuning_for_a_measurement_leaves_no_state_of_an_optimiser(method: str) -> None:
+    devices = Devices(small(f"method={method}", f"training.optimiser={KEPT}"))
+    work = devices.work(0, 0, received=[devices.model.initial(0)])
+    assert (await devices.method.local(work)).measured is not None
+    assert list(work.optimisers) == [0]

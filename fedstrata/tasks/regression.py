@@ -11,6 +11,8 @@ from fedstrata.tasks.base import Metric, Sum, Task, TaskSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
+ROUNDING = 1e-12  # a smaller variance, as a share of the mean square, is rounding: float32 targets have 7 digits
+
 
 class Regression(Task):
     """Learn numbers. Metrics are computed over all numbers of all examples together."""
@@ -67,5 +69,5 @@ class Regression(Task):
         return {
             "rmse": math.sqrt(squared / values),
             "mae": absolute / values,
-            "r2": 1 - squared / variation if variation > 0 else None,
+            "r2": 1 - squared / variation if variation > ROUNDING * squared_target else None,
         }

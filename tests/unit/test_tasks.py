@@ -99,6 +99,8 @@ def test_constant_targets_have_no_variance_to_explain() -> None:
     task = task_of("regression")
     sums = task.measure(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [2.0]]), Examples(inputs=inputs(2)))
     assert measured(task, sums, 2) == {"rmse": 1.0, "mae": 1.0, "r2": None}
+    sums = task.measure(torch.zeros(7, 1), torch.full((7, 1), 3.7), Examples(inputs=inputs(2)))
+    assert measured(task, sums, 7)["r2"] is None  # 7 · 3.7² is not (7 · 3.7)² / 7 in float64
 
 
 def test_perplexity_is_of_tokens_and_padding_counts_nowhere() -> None:

@@ -6,11 +6,18 @@ from dataclasses import replace
 import numpy as np
 
 from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples, position_in_label
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import DataError, ExperimentError
 
 
 def turned(examples: Examples, quarter_turns: int) -> Examples:
-    """Return the examples with rotated images. The last two axes are height and width."""
+    """Return the examples with rotated images. The last two axes are height and width. Raises DataError if the images
+    are read each time that they are needed.
+    """
+    if examples.is_drawn:
+        raise DataError(
+            "images of a map-style data set cannot be rotated here; remove rotation and data.orientations, and rotate "
+            "them in the data set"
+        )
     return examples.with_inputs(np.ascontiguousarray(np.rot90(examples.stored, quarter_turns, axes=(-2, -1))))
 
 
@@ -53,7 +60,7 @@ def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
 
 def _oriented(examples: Examples, classes: int, orientations: Sequence[int]) -> Examples:
     turn = position_in_label(examples.labels) % len(orientations)
-    values = examples.stored.copy()
+    values = turned(examples, 0).stored.copy()
     for number, degrees in enumerate(orientations):
         here = np.flatnonzero(turn == number)
         values[here] = turned(examples.part(here), degrees // 90).stored

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
+from fedstrata.datasets import Dataset, DatasetInfo, Examples, dataset_info, load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
-from fedstrata.errors import ExperimentError
+from fedstrata.datasets.turning import in_orientations, turned
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import DataSettings
 
 
@@ -69,3 +70,11 @@ def test_what_cannot_be_turned_is_refused(
 def test_oblong_images_can_be_upside_down(tmp_path: Path) -> None:
     dataset = load_dataset(folder(tmp_path, (0, 180), (1, 3)), 0)
     assert dataset.train.inputs[2].tolist() == (np.array([[22, 21, 20]], np.float32) / 255).tolist()
+
+
+def test_images_that_are_read_when_needed_cannot_be_turned() -> None:
+    items = Examples.of_items([(np.zeros((2, 2), np.float32), 0)])
+    with pytest.raises(DataError, match="images of a map-style data set cannot be rotated here; remove rotation and"):
+        in_orientations(Dataset(train=items, test=items, num_classes=1), [0, 90])
+    with pytest.raises(DataError, match="rotate them in the data set"):
+        turned(items, 1)

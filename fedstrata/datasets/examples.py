@@ -267,13 +267,17 @@ class Dataset:
 
     def values(self, column: str | None) -> Sequence[str]:
         """Return the names of a column's values, or of the labels if the column is None. Raises DataError like
-        `Examples.column`.
+        `Examples.column`, and if two values have the same name, or a value has none.
         """
-        if column is not None and column in self.names:
-            return self.names[column]
         parts = self.train.column(column), self.test.column(column)
         highest = max(int(part.max(initial=-1)) for part in parts) if column is not None else self.num_classes - 1
-        return [str(value) for value in range(highest + 1)]
+        names = self.names.get(column or "", [str(value) for value in range(highest + 1)])
+        if len(set(names)) != len(names) or len(names) <= highest:
+            raise DataError(
+                f"names of Dataset has {list(names)!r:.80} for column {column}; give each value from 0 to {highest} a "
+                "name of its own"
+            )
+        return names
 
 
 def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:

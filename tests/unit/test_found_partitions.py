@@ -75,6 +75,12 @@ def test_a_column_that_does_not_fit_is_refused(said: dict[str, Any], message: st
         device_data(experiment(natural(**said)), dataset, 0)
 
 
+@pytest.mark.parametrize("names", [["ann", "bob"], ["ann", "bob", "ann"]])
+def test_each_value_of_a_column_needs_a_name_of_its_own(names: list[str]) -> None:
+    with pytest.raises(DataError, match=r"for column user; give each value from 0 to 2 a name of its own"):
+        device_data(experiment(natural(devices=3)), data([0, 1, 2], [0], names={"user": names}), 0)
+
+
 def test_data_without_tests_need_a_share_of_each_devices_own() -> None:
     dataset = data([0] * 10 + [1] * 5, [])
     with pytest.raises(DataError, match=r"the data have no test examples; set partition\.test_share"):

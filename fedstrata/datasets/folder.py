@@ -76,10 +76,11 @@ def _parts(folder: Path) -> dict[str, list[Part]]:
     )
     parts: dict[str, list[Part]] = {"train": [], "test": []}
     for path in paths:
+        device = path.name if path.is_dir() else path.stem
         own = find_table(path, "train") if path.is_dir() else None
-        parts["train"].append(_part(own or path, path.stem))
+        parts["train"].append(_part(own or path, device))
         if own is not None and (test := find_table(path, "test")) is not None:
-            parts["test"].append(_part(test, path.stem))
+            parts["test"].append(_part(test, device))
     names = [part.device for part in parts["train"]]
     if twice := {name for name in names if names.count(name) > 1}:
         raise DataError(f"{place} has several tables named {', '.join(sorted(twice))}; keep one table for each device")
@@ -142,6 +143,12 @@ class _Roles:
             name: np.unique(np.concatenate([_of_column(part, name) for part in self._parts]))
             for name in self._settings.columns
         }
+        for name, values in found.items():
+            if twice := {str(value) for value in values} & {f"{value}.0" for value in values}:
+                raise DataError(
+                    f"column {name} has both {min(twice)[:-2]} and {min(twice)} in {self._parts[0].path.parent}; write "
+                    "the number alike everywhere, and fill empty cells"
+                )
         if self._parts[0].device:
             found[DEVICE] = np.unique([part.device for part in self._parts])
         return found
@@ -210,6 +217,11 @@ def _of_column(part: Part, name: str) -> Array:
     column = part.table[name]
     if column.ndim != 1:
         raise DataError(f"{part.path}: column {name} must have one value per example; its shape is {column.shape}")
+    if column.dtype.kind == "f" and (np.abs(column) >= 2**53).any():
+        raise DataError(
+            f"{part.path}: column {name} has {np.abs(column).max():.0f}; numbers of that size lose digits here: write "
+            "a letter in front of each"
+        )
     is_whole = column.dtype.kind in "iufb" and (column == np.rint(column)).all()
     return column.astype(np.int64) if is_whole else column.astype(str)
 
@@ -217,7 +229,7 @@ def _of_column(part: Part, name: str) -> Array:
 def _numbers(part: Part, name: str) -> Array:
     """Return a column of numbers. If the column has text, NaN or Inf, raise DataError, which names the line."""
     array = part.table[name]
-    if array.dtype.kind in "US":
+    if array.dtype.kind in "US" and part.path.suffix == ".csv":
         line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))
         advice = "correct the cell" if text else "remove the row, fill the cell"
         raise DataError(
@@ -225,7 +237,7 @@ def _numbers(part: Part, name: str) -> Array:
             "another role (data.columns, or data.target with data.classes)"
         )
     if array.dtype.kind not in "iufb":
-        raise DataError(f"{part.path}: column {name} must contain numbers, not {array.dtype}")
+        raise DataError(f"{part.path}: column {name} must contain numbers, not {array.dtype}; convert it")
     if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():
         line = int(np.flatnonzero(~np.isfinite(array))[0]) + 2
         raise DataError(f"{part.path}, line {line}, column {name}: NaN or Inf; remove the row, or fill the cell")
@@ -270,6 +282,8 @@ def _whole(part: Part, name: str) -> Array:
 
 def _label_numbers(part: Part, name: str, classes: Sequence[str]) -> Array:
     texts = part.table[name].astype(str)
+    if not np.isin(texts, classes).all():
+        texts = _of_column(part, name).astype(str)  # 3, not 3.0
     unknown = np.setdiff1d(texts, np.array(classes))
     if len(unknown):
         raise DataError(f"{part.path}: {name} has {str(unknown[0])!r:.40}, which is not in data.classes; add it there")

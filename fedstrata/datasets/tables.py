@@ -156,6 +156,8 @@ def _pictures(path: Path) -> Table:
     arrays = []
     for file in files:
         with image.open(file) as opened:
+            if opened.mode[0] in "IF":
+                raise DataError(f"{file} has more than 8 bits per pixel; scale it to 8, or write arrays (x.npy)")
             array = np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
         arrays.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
         if arrays[-1].shape != arrays[0].shape:

@@ -67,6 +67,26 @@ def test_text_labels_are_numbered_as_the_experiment_says(tmp_path: Path) -> None
         loaded(tmp_path, columns=(), num_classes=None, classes=("sound", "bent"))
 
 
+def test_whole_numbers_in_a_csv_file_may_be_classes(tmp_path: Path) -> None:
+    write(tmp_path, {"train.csv": "a,b,fault\n1,2,7\n3,4,5\n"})
+    for classes in (("5", "7"), ("5.0", "7.0")):
+        data = loaded(tmp_path, columns=(), num_classes=None, classes=classes)
+        assert data.train.labels.tolist() == [1, 0]
+
+
+def test_a_device_has_the_whole_name_of_its_folder(tmp_path: Path) -> None:
+    write(tmp_path, {f"site.{name}/train.csv": f"{HEADER}\n1,2,x,1\n" for name in "ab"})
+    assert loaded(tmp_path).names["device"] == ["site.a", "site.b"]
+
+
+@pytest.mark.parametrize("array", ["heat", "fault"])
+def test_numbers_as_text_are_refused_outside_csv(tmp_path: Path, array: str) -> None:
+    arrays = {"heat": np.ones((2, 2)), "fault": np.array([0, 1])}
+    np.savez(tmp_path / "train.npz", **arrays | {array: arrays[array].astype(int).astype(str)})
+    with pytest.raises(DataError, match=f"column {array} must contain numbers, not <U"):
+        loaded(tmp_path, inputs=("heat",), columns=())
+
+
 def test_arrays_of_an_npz_have_the_roles_that_the_experiment_gives_them(tmp_path: Path) -> None:
     tokens, mask = np.array([[5, 7], [1, 0], [2, 2]], np.uint16), np.array([[1, 1], [1, 0], [1, 1]], np.float64)
     np.savez(tmp_path / "train.npz", x=tokens, y=np.array([[7, 2], [-100, 4], [2, -100]]), mask=mask, who=[4, 9, 4])
@@ -147,6 +167,9 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
     image.fromarray(np.zeros((3, 3), np.uint8)).save(tmp_path / "train" / "dog" / "3.png")
     with pytest.raises(DataError, match=r"3.png has shape \(1, 3, 3\), and .*1.png has \(1, 2, 3\); give all images"):
         loaded(tmp_path, **said)
+    image.fromarray(np.full((2, 3), 300, np.uint16)).save(tmp_path / "train" / "dog" / "3.png")
+    with pytest.raises(DataError, match=r"3.png has more than 8 bits per pixel; scale it to 8, or write arrays"):
+        loaded(tmp_path, **said)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +185,10 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
         ({"train.csv": f"{HEADER}\n1,2,n,0.5\n"}, "fault must contain whole numbers, not float64; for other"),
         ({"train.csv": f"{HEADER}\n1,2,n,2\n"}, "holds label 2; with num_classes 2, labels must be from 0 to 1"),
         ({"train.csv": f"{HEADER}\n"}, "train.csv: it has no rows"),
+        ({"train.csv": f"{HEADER}\n1,2,{10**20},1\n1,2,{10**21},1\n"},
+         "column region has 1000000000000000000000; numbers of that size lose digits here: write a letter in front"),
+        ({"train.csv": f"{HEADER}\n1,2,1.0,1\n1,2,,1\n", "test.csv": f"{HEADER}\n1,2,1.0,1\n"},
+         "column region has both 1 and 1.0 in .*; write the number alike everywhere, and fill empty cells"),
         ({"train.csv": HEADER.replace(",", ";")}, "its columns are not separated by commas; save it with commas"),
         ({"train.csv": "heat,heat\n1,2\n"}, r"must have a different name for each column, not \['heat', 'heat'\]"),
         ({"train.csv": "", "train.npz": ""}, "there are .*train.npz and .*train.csv; keep one"),

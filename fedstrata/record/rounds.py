@@ -41,9 +41,11 @@ class RoundRow:
     seconds: Amount
     """Seconds from the opening of the round until its last update."""
     bytes_up: NonNegativeInt
-    """Bytes from devices to the LPS, counted at the LPS during the round."""
+    """Bytes from devices to the LPS, counted at the LPS during the round. An LPS that serves several clusters counts
+    the bytes of all of them.
+    """
     bytes_down: NonNegativeInt
-    """Bytes from the LPS to devices, counted at the LPS during the round."""
+    """Bytes from the LPS to devices, counted like `bytes_up`."""
     lowest: Annotated[float | None, Field(serialization_alias="lowest_METRIC")]
     """Lowest value of the task's first metric among the devices that measured the model; empty if no device did."""
     highest: Annotated[float | None, Field(serialization_alias="highest_METRIC")]

@@ -1,5 +1,6 @@
 """Check a sweep before its Job is made: whether pods have the files and the memory that the runs need."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ import yaml
 
 from emulator.cluster.chart_values import CODE_BYTES_MAX
 from emulator.estimates.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
-from emulator.sweep_jobs.objects import HERE, JobRequest
+from emulator.sweep_jobs.objects import JobRequest
 from emulator.sweeps.check import check_runs
-from emulator.sweeps.file import Sweep, SweepRun, sweep_of
+from emulator.sweeps.file import Sweep, SweepRun
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import Experiment, LocalPartition
@@ -18,6 +19,7 @@ from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
 
+FILE = re.compile(r"\.(links\.traces\.[^.]+\.file|model\.weights)(\.\d+)?$")  # keys of files; a number in an axis
 MOST_LPS = 16  # a guess if the method decides the number in the run
 GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured memory of a GPS, and of `fedstrata sweep`
 
@@ -49,12 +51,12 @@ def _check_text(sweep: Sweep) -> None:
     """Check that the sweep file refers to no file of this machine, because pods do not have this file. Raises
     ExperimentError if it does.
     """
-    try:
-        sweep_of(yaml.safe_load(sweep.text), name=sweep.name, where=f"{HERE}/{sweep.name}.yaml", beside=Path(HERE))
-    except ExperimentError as error:
-        raise ExperimentError(
-            f"pods cannot read files of this machine: {error}; write the content into the sweep file"
-        ) from None
+    for key, text in _texts(yaml.safe_load(sweep.text)):
+        if FILE.search(key):
+            raise ExperimentError(
+                f"pods cannot read files of this machine: {key[1:]} is {text}; write the samples of a trace into the "
+                "sweep file, and leave out model.weights"
+            )
 
 
 def _check_files(run: SweepRun, modules: set[str] | None) -> None:
@@ -69,9 +71,7 @@ def _check_files(run: SweepRun, modules: set[str] | None) -> None:
             f"{run.label}: pods cannot read data.folder {experiment.data.folder} of this machine; put published data "
             "sets into the folder data/ of the claim, or set data.download: true"
         )
-    for text in _texts(experiment.model_dump(mode="json")):
-        if text.endswith(".safetensors"):
-            raise ExperimentError(f"{run.label}: pods cannot read file {text} of this machine; leave out model.weights")
+    for _, text in _texts(experiment.model_dump(mode="json")):
         if modules is not None and PLUGIN.match(text) and text.partition(":")[0].partition(".")[0] not in modules:
             raise ExperimentError(
                 f"{run.label}: pods do not have the module of {text}; send its file with --code, or give an image that "
@@ -79,13 +79,13 @@ def _check_files(run: SweepRun, modules: set[str] | None) -> None:
             )
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a document."""
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts in a document, each with its key, such as `.base.data.name`."""
     if isinstance(value, str):
-        yield value
+        yield key, value
     elif isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(each)
+        for name, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _texts(each, f"{key}.{name}")
 
 
 def _check_memory(run: SweepRun, request: JobRequest) -> None:

@@ -6,6 +6,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -67,6 +68,17 @@ def test_what_a_pod_has_not_is_refused(keys: dict[str, Any], message: str, tmp_p
     loaded = sweep_of(document, name="tiny", where=str(tmp_path / "tiny.yaml"), beside=tmp_path)
     with pytest.raises(ExperimentError, match=message):
         check(loaded, {"tiny.yaml": loaded.text}, JobRequest(storage=SHARED))
+
+
+def test_a_file_is_refused_wherever_it_is_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bus.log").write_text("1\n2\n")
+    trace = {"file": str(tmp_path / "bus.log"), "format": "mahimahi", "after": "hold"}
+    links = {"clock": "virtual", "links": {"traces": {"bus": trace}, "device-lps": {"down_trace": "bus"}}}
+    with pytest.raises(ExperimentError, match=r"base\.links\.traces\.bus\.file is /.*bus\.log; write the samples"):
+        check(sweep(**links), {}, JobRequest(storage=SHARED))
+    axis = replace(sweep(), text="vary: {model.weights: [net.bin]}")
+    with pytest.raises(ExperimentError, match=r"vary\.model\.weights\.0 is net\.bin; .* leave out model\.weights"):
+        check(axis, {}, JobRequest(storage=SHARED))
 
 
 def test_own_code_goes_along_or_is_in_an_image_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,11 @@ def _rate(size: int, took_ns: int) -> int:
 
 
 def with_update(carried: Iterable[pb.Carried]) -> set[int]:
-    """Return the children that have sent a complete update in a round. The other children missed the round."""
-    return {each.child for each in carried if each.direction == "up" and not each.is_answer}
+    """Return the children with updates in a round. The other children missed the round. An LPS notes the computing of
+    devices only if their updates are in the sum, and a late update may have arrived, too.
+    """
+    last = {"device-lps": "compute"}
+    return {each.child for each in carried if each.direction == last.get(each.link, "up") and not each.is_answer}
 
 
 def links_csv(rows: Iterable[LinkRow]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def test_on_the_real_clock_a_device_that_misses_its_round_is_not_shown_as_waitin
     def carried(child: int, direction: str, *, is_answer: bool = False) -> pb.Carried:
         return pb.Carried(link="device-lps", child=child, direction=direction, achieved_link_ns=S, is_answer=is_answer)
 
-    late = [carried(1, "down"), carried(1, "up", is_answer=True)]
+    late = [carried(1, "down"), carried(1, "up", is_answer=True), carried(1, "up")]
     times = pb.RoundTimes(carried=[*(carried(0, way) for way in ("down", "compute", "up")), *late])
     rows = table([pb.LpsRound(home_id="lps-0", seconds=4, times=times)], RunTimes(), IDS).splitlines()[1:]
     assert rows == ["lps,1,1,lps-0,device-000,1.000000000,1.000000000,1.000000000,1.000000000"]

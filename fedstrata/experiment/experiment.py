@@ -232,8 +232,10 @@ class Experiment(Settings):
         del resolved["data"]["folder"], resolved["data"]["download"]
         for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
             del model["weights"]
-        if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only bytes and times
-            del resolved["secure_aggregation"]
+        updates = self.privacy.updates if self.privacy is not None else None
+        sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much
+        if self.secure_aggregation is None or (self.clock == "none" and not sets_noise):
+            del resolved["secure_aggregation"]  # masks change no model, only bytes and times
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
 
     @property

@@ -335,3 +335,12 @@ def test_profiles_and_updates_may_both_be_noised() -> None:
 def test_noise_on_updates_is_part_of_the_runs_id_and_its_absence_is_not() -> None:
     ids = {private().run_id, private("privacy.updates.epsilon=9").run_id, private("privacy=null").run_id}
     assert len(ids | {private("privacy.noise=protection").run_id}) == 4
+
+
+def test_two_amounts_of_noise_are_two_runs_because_the_same_noise_at_two_scales_reveals_the_update() -> None:
+    shared = [
+        private(MASKS, f"secure_aggregation.min_devices={least}", "privacy.updates.covers=sum") for least in (4, 5)
+    ]
+    assert budget_of(shared[0]) != budget_of(shared[1])
+    assert shared[0].run_id != shared[1].run_id
+    assert private(MASKS).run_id == private().run_id

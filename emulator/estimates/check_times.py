@@ -114,7 +114,8 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
     knows_homes = are_placed_by_index(experiment, method) or method.clusters_known == 1
     for number, home in enumerate(expected_homes(experiment) if knows_homes else [everybody]):
         begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down)
-        there = Presence(experiment).there(home, begins_ns)
+        founders = [index for index in home if index not in experiment.newcomer_indexes]
+        there = Presence(experiment).there(founders, begins_ns)
         asked = cohort(list(there), experiment.training.participation if knows_homes else None, experiment.seed, 0)
         took = _alone(experiment, payloads, counts, {index: max(begins_ns, there[index]) for index in asked})
         quorum = wait.quorum(len(asked)) if knows_homes else 1

@@ -83,7 +83,7 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     targets: torch.Tensor | None = None
     try:
         targets = torch.tensor(task.targets(examples))
-        losses, mean = task.loss(outputs, targets), task.mean_loss(outputs, targets)
+        losses, mean = task.loss(outputs, targets).shape, task.mean_loss(outputs, targets).shape
         sums = np.asarray(task.measure(outputs, targets, examples), np.float64)
     except FedstrataError:
         raise
@@ -92,9 +92,9 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
             f"task {name} failed on {n} examples with targets {_described(targets)} and outputs {_described(outputs)}: "
             f"{describe(error)}"
         ) from error
-    if losses.shape != (n,) or mean.shape != ():
+    if losses != (n,) or mean != ():
         raise PluginError(
-            f"task {name} gives losses of shape {tuple(losses.shape)} and a mean loss of shape {tuple(mean.shape)} for "
+            f"task {name} gives losses of shape {tuple(losses)} and a mean loss of shape {tuple(mean)} for "
             f"{n} examples; let loss return one number per example, and mean_loss one number"
         )
     if sums.shape != (len(task.sums),):

@@ -114,6 +114,8 @@ class Wrong(Classification):
         if self.wrong == "fails":
             raise ValueError("no\nloss")
         losses = super().loss(outputs, targets)
+        if self.wrong == "numbers":
+            return losses.tolist()  # type: ignore[no-any-return]
         return losses[:1] if self.wrong == "loss" else losses
 
     def measure(self, outputs: torch.Tensor, targets: torch.Tensor, examples: Examples) -> tuple[float, ...]:
@@ -128,6 +130,7 @@ class Wrong(Classification):
             r"own:Wrong failed on 3 examples with targets torch.int64 of shape \(3,\).*: ValueError: no loss",
         ),
         ("loss", r"task own:Wrong gives losses of shape \(1,\) and a mean loss of shape \(\) for 3 examples"),
+        ("numbers", "failed on 3 examples .*: AttributeError: 'list' object has no attribute 'shape'"),
         ("sums", "task own:Wrong measures 2 numbers, but declares 1 sums"),
     ],
 )

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.tasks.base import Metric, Sum, Task
 
 if TYPE_CHECKING:
@@ -38,6 +40,15 @@ class NextToken(Task):
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
         return (*info.target_shape, info.num_classes)
+
+    def targets(self, examples: Examples) -> NDArray[Any]:
+        found = super().targets(examples)
+        if (wrong := (found < 0) & (found != IGNORED)).any():
+            raise DataError(
+                f"task next_token has the target {found[wrong][0]}; write {IGNORED} for positions to ignore, "
+                "and tokens from 0 elsewhere"
+            )
+        return found
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         losses = _token_losses(outputs, targets).flatten(1)

@@ -130,6 +130,12 @@ def test_an_example_of_padding_alone_has_no_loss_and_no_tokens() -> None:
     assert measured(task, sums, 2) == {"perplexity": None, "accuracy": None}
 
 
+def test_a_token_below_0_is_refused_unless_it_is_the_mark_of_padding() -> None:
+    tokens = np.array([[1, -100], [-1, 2]])
+    with pytest.raises(DataError, match="next_token has the target -1; write -100 for positions to ignore"):
+        task_of("next_token").targets(Examples(inputs=inputs(2)[:2], targets=tokens))
+
+
 @pytest.mark.parametrize("threshold", [0.5, 0.3])
 def test_f1_is_exact_and_auroc_within_the_width_of_a_bin(threshold: float) -> None:
     targets = (RNG.random((N, 4)) < 0.3).astype(np.float32)

@@ -139,12 +139,12 @@ class _Roles:
 
     def columns(self) -> Mapping[str, Array]:
         """Return the sorted values of each discrete column over all tables."""
-        found = {
-            name: np.unique(np.concatenate([_of_column(part, name) for part in self._parts]))
-            for name in self._settings.columns
-        }
-        for name, values in found.items():
-            if twice := {str(value) for value in values} & {f"{value}.0" for value in values}:
+        found = {}
+        for name in self._settings.columns:
+            arrays = [_of_column(part, name) for part in self._parts]
+            found[name] = values = np.unique(np.concatenate(arrays))
+            twice = {str(value) for value in values} & {f"{value}.0" for value in values}
+            if twice and any(array.dtype.kind == "i" for array in arrays):  # this table's 1.0 has become 1
                 raise DataError(
                     f"column {name} has both {min(twice)[:-2]} and {min(twice)} in {self._parts[0].path.parent}; write "
                     "the number alike everywhere, and fill empty cells"

@@ -113,7 +113,8 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
     uplinks, counts = LpsTimeline(experiment), example_counts(experiment, dataset)
     knows_homes = are_placed_by_index(experiment, method) or method.clusters_known == 1
     for number, home in enumerate(expected_homes(experiment) if knows_homes else [everybody]):
-        begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down)
+        is_sent = spans_lps(experiment, method)  # otherwise the LPS computes the first model itself
+        begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down) if is_sent else 0
         founders = [index for index in home if index not in experiment.newcomer_indexes]
         there = Presence(experiment).there(founders, begins_ns)
         asked = cohort(list(there), experiment.training.participation if knows_homes else None, experiment.seed, 0)

@@ -191,6 +191,7 @@ def test_a_deadline_that_is_certain_to_be_missed_is_refused(
         [deadline(2), SLOW, "method=one_shot"],  # by itself, or with others: nobody knows yet
         [deadline(2), SLOW, "schedule=[{at: 0s, leave: {devices: [3]}}]"],
         [deadline(2), SLOW, "newcomers={devices: [3], from_global_round: 2}"],  # which only measures the final model
+        [deadline(2), "links.lps-gps.down_rate=1kbit/s", "schedule=[{at: 2s, set: {up_rate: 1kbit/s}}]"],
         [deadline(0.001), "clock=none"],
     ],
 )

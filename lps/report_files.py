@@ -60,6 +60,10 @@ class RefusedDevices:
         except StateError as error:
             self._log.error("refusal_not_saved", device=exclusion.device_id, reason=str(error))
 
+    def forget(self) -> None:
+        """Delete the file, because the run has failed. If the run is continued, its devices may try again."""
+        self._path.unlink(missing_ok=True)
+
 
 class RoundReports:
     """Write and read the reports of an LPS that keeps no models, one file per global round. For example,

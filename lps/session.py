@@ -9,6 +9,7 @@ from typing import Any
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.devices import Homes
+from fedstrata.errors import RunStoppedError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
@@ -41,8 +42,8 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
-        refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
-        notes = Notes(cluster.home_id, lps.task, lps.metrics, log, refused)
+        self._refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
+        notes = Notes(cluster.home_id, lps.task, lps.metrics, log, self._refused)
         self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, updates=self._updates, notes=notes, log=log
@@ -82,6 +83,13 @@ class Session:
 
     async def run(self) -> None:
         """Run all rounds and the final measurement, and send the report to the GPS."""
+        try:
+            await self._rounds()
+        except RunStoppedError:
+            self._refused.forget()
+            raise
+
+    async def _rounds(self) -> None:
         number, self._report = await self._holding.begin()
         try:
             while number < self._parts.lps.experiment.training.lps_rounds:

@@ -123,6 +123,7 @@ def test_with_a_full_quorum_one_device_with_other_features_stops_the_run(tmp_pat
 def test_a_device_that_sends_nan_is_refused_and_the_others_go_on(tmp_path: Path, encoding: str) -> None:
     experiment = small(*ONE_CLUSTER, "deadlines.lps.quorum_ratio=0.8", f"links.device-lps.up={encoding}")
     record = run_in_process(experiment, tmp_path / "run", liars={LIAR: poisoned(0)})
+    assert [path.name for path in tmp_path.rglob("*.refused.pb")] == ["lps-0.refused.pb"]
     assert record.summary.status == "completed"
     assert record.summary.rounds == 2
     assert excluded(record) == [("device-002", "training")]
@@ -179,6 +180,7 @@ def test_with_a_full_quorum_one_nan_stops_the_run(tmp_path: Path) -> None:
         "nan to nan"
     )
     assert "\n" not in record.summary.reason
+    assert not list(tmp_path.rglob("*.refused.pb"))  # if the run is continued, the device may try again
 
 
 # --- numbers that are none of a lie by themselves -------------------------------------------------

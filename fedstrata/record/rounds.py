@@ -145,7 +145,9 @@ def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:
-    """Return the text of a value in rounds.csv. If a number was not measured, return an empty text."""
-    if value is None:
-        return ""
-    return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"
+    """Return the text of a value in rounds.csv, with six decimals or, if it is small, six digits. If a number was not
+    measured, return an empty text.
+    """
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:.4f}" if column == "seconds" else f"{value:.6g}" if 0 < abs(value) < 1e-3 else f"{value:.6f}"

@@ -207,6 +207,12 @@ def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunR
     assert {rows[1][name] for name in ("loss", "accuracy", "lowest_accuracy", "highest_accuracy")} == {""}
 
 
+def test_a_small_loss_keeps_six_digits() -> None:
+    row = rounds_pb2.LpsRound(home_id="lps-0", evaluated_examples=3, loss_sum=1e-6, sums=[0])
+    (written,) = csv.DictReader(io.StringIO("".join(rounds_csv([row], CLASSIFICATION))))
+    assert (written["loss"], written["accuracy"]) == ("3.33333e-07", "0.000000")
+
+
 def test_relevance_is_written_so_that_it_reads_back_to_the_bit() -> None:
     matrix = np.array([[1.0, 1 / 3], [1 / 3, 1.0]])
     rows = list(csv.reader(relevance_csv(matrix, ["x", "y"])))

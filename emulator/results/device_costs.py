@@ -62,7 +62,8 @@ def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
             weighted = [
                 last[lps] for lps, devices in run.summary.by_lps.items() if lps in last for _ in {*devices} - away
             ]
-            yield number, fmean(value for value in weighted if value is not None)
+            if weighted:  # empty if all these LPSs have lost their devices to others
+                yield number, fmean(value for value in weighted if value is not None)
 
 
 def _newcomers_from(run: RunRecord) -> int:

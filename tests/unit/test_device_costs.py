@@ -65,6 +65,12 @@ def test_newcomers_count_from_the_round_on_that_has_them(tmp_path: Path) -> None
     assert found[3] == pytest.approx(0.66)
 
 
+def test_a_round_of_an_lps_that_all_devices_left_later_is_passed_over(tmp_path: Path) -> None:
+    found = run(tmp_path, rounds()[:1] + rounds()[2:], clusters={"cluster-0": IDS}, accuracy={"mean": 0.8},
+                homes={"lps-0": [], "lps-1": IDS})  # fmt: skip
+    assert dict(metric_by_round(found)) == {2: 0.76, 3: 0.9, 4: 0.8}
+
+
 def test_nearly_final_is_where_the_accuracy_first_was_enough(tmp_path: Path) -> None:
     # 0.95 · 0.8 is 0.76, which the second round has
     assert bytes_until_nearly_final(run(tmp_path)) == BEFORE + 2 * ROUND

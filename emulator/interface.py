@@ -286,14 +286,16 @@ class SweepRecord:
 
     @cached_property
     def runs(self) -> Table:
-        """One row per run: the column `cell`, a column for each axis, and the columns of `Record.summary`."""
+        """One row per run: the column `cell`, a column for each axis, and the columns of `Record.summary`. A column of
+        an axis replaces a column of the same name.
+        """
         rows = [
-            {"cell": place.cell, **dict(place.setting), **_summary_row(record)}
+            {"cell": place.cell, **_summary_row(record), **dict(place.setting)}
             for (place, _), record in self._results.records.items()
         ]
         axes = dict.fromkeys(self._results.sweep.axes, str)
         columns = _summary_columns(self._results.records.values())
-        return table_of([dict.fromkeys(columns) | row for row in rows], {"cell": str, **axes, **columns})
+        return table_of([dict.fromkeys(columns) | row for row in rows], {"cell": str, **axes, **columns, **axes})
 
     def record(self, cell: str, seed: int, setting: Mapping[str, str] | None = None) -> Record:
         """Return the record of one run. `setting` maps each axis to its choice. Raises KeyError if the sweep has no

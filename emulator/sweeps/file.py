@@ -26,6 +26,12 @@ from fedstrata.experiment_file import checked, overridden
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}"
 )  # names of cells, axes and choices, which become names of folders
+# Columns of table.csv after those of the cell and the axes
+MEASURED: Mapping[str, type] = {
+    "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,
+    "difference_mean": float, "difference_std": float, "better": int,
+}  # fmt: skip
+TAKEN = {"cell", "seed", *MEASURED}  # columns of a sweep's tables, which no axis may have as its name
 MOST_RUNS = 100_000
 LONGEST_FOLDER = 255  # characters in the name of a folder, on most file systems
 BASE_CELL = "base"  # the only cell, if the file has no cells
@@ -66,6 +72,10 @@ class SweepFile(Settings):
                 raise ValueError(
                     f"{name!r} cannot be a name; give at most 60 letters, digits and _ . + -, a letter or digit first"
                 )
+        if taken := TAKEN.intersection(self.vary):
+            raise ValueError(
+                f"an axis cannot be called {min(taken)}, because tables have this column; give another name"
+            )
         if empty := [axis for axis, choices in self.vary.items() if not choices]:
             raise ValueError(f"vary.{empty[0]} has no values; give at least one, or remove this axis")
         runs = prod(map(len, (self.seeds, self.cells, *self.vary.values())))

@@ -12,12 +12,7 @@ from typing import Any
 from emulator.results.comparison import Spread, headlines_of
 from emulator.results.measures import COSTS, Measures
 from emulator.results.record import RunRecord
-from emulator.sweeps.file import Place, Sweep
-
-MEASURED: Mapping[str, type] = {
-    "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,
-    "difference_mean": float, "difference_std": float, "better": int,
-}  # fmt: skip
+from emulator.sweeps.file import MEASURED, Place, Sweep
 
 
 @dataclass(frozen=True, kw_only=True)

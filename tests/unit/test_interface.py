@@ -20,9 +20,12 @@ from safetensors.numpy import save_file
 
 import fedstrata
 from emulator.console.interrupts import run_interruptibly
+from emulator.interface import SweepRecord
 from emulator.results.tables import table_of
 from emulator.shipped import extras
 from emulator.sweeps.file import sweep_of
+from emulator.sweeps.folder import records_of
+from emulator.sweeps.results import SweepResults
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
 from tests.support.record_files import IDS, ROUNDS, TABLE, write_record
 
@@ -249,3 +252,13 @@ def test_a_sweep_gives_its_table_and_every_record_and_does_nothing_again(tmp_pat
     assert found.page.exists()
     with pytest.raises(KeyError, match="no run of cell 'three'"):
         found.record("three", seed=4)
+
+
+def test_a_sweeps_runs_have_the_choice_of_an_axis_that_is_called_as_a_fact_of_runs(tmp_path: Path) -> None:
+    vary = {"devices": {"few": {}, "many": {"training.batch_size": 8}}}
+    planned = sweep_of({"base": "digits", "seeds": [3], "vary": vary}, name="x", where="x", beside=tmp_path)
+    for run in planned.runs:
+        write_record(tmp_path / run.path, seed=run.seed)
+    results = SweepResults(sweep=planned, records=records_of(tmp_path, planned))
+    runs = SweepRecord(folder=tmp_path, _results=results).runs
+    assert (runs["devices"].tolist(), runs["clusters"].tolist()) == (["few", "many"], [2, 2])

@@ -102,6 +102,7 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
         ({"cells": {"one": {}, "two": {"name": "other"}}}, "'one' and 'two' are the same experiment"),
         ({"vary": {"training.batch_size": [8, 8]}}, "training.batch_size has 8 twice"),
         ({"vary": {"training.batch_size": 8}}, "training.batch_size takes a list of values"),
+        ({"vary": {"measure": {"a": {}}}}, "an axis cannot be called measure, because tables have this column"),
         ({"vary": {"training.batch_size": []}}, "vary.training.batch_size has no values"),
         (
             {"vary": {"model.hidden": [[8], [16]]}},

@@ -81,7 +81,8 @@ def grouped_by_distance(
     threshold: float | None = None,
 ) -> Plan:
     """Cluster devices by the Euclidean distances of their vectors, with average linkage, and return the plan.
-    `threshold`, `clusters` or the dendrogram decides how many clusters there are.
+    `threshold`, `clusters` or the dendrogram of the distances, divided by the largest, decides how many clusters there
+    are.
     """
     indexes = tuple(device.device_index for device in devices)
     distances = distances_of([vectors[index] for index in indexes])

@@ -94,7 +94,7 @@ def _advice(dataset: Dataset, declared: DatasetInfo) -> str:
     if dataset.info.input_shape == declared.input_shape:
         return ""
     names, more = dataset.input_names, " …" if len(dataset.input_names) > MOST_SAID else ""
-    said = f" (the input columns are {', '.join(names[:MOST_SAID])}{more})" if len(names) > 1 else ""
+    said = f" (the input columns are {', '.join(names[:MOST_SAID])}{more})" if names else ""
     roles = ", or choose columns in data.inputs" if said else ""
     return f"; correct data.input_shape{roles}{said}"
 

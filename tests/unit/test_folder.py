@@ -202,6 +202,8 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
         ({"train.csv": "heat,load,wind,region,fault\n1,2,3,n,1\n"},
          r"folder has examples of shape \(3,\) in 2 classes, but .* declares shape \(2,\) in 2 classes; correct "
          r"data.input_shape, or choose columns in data.inputs \(the input columns are heat, load, wind\)"),
+        ({"train.csv": "x,y,z,region,fault\n1,2,3,n,1\n"},
+         r"or choose columns in data.inputs \(the input columns are x\)"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "a/train.csv": f"{HEADER}\n1,2,n,1\n"}, "several tables named a"),
         ({"a.csv": "heat,device,region,fault\n1,2,n,1\n"}, "has a column device, but the names of the files"),
         ({"a.txt": "1"}, "contains neither a table train nor a table for each device"),

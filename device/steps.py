@@ -55,7 +55,7 @@ class LocalSteps:
         count = len(batch[-1])
         self._loss_sum += loss.item() * count
         self.examples += count
-        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)])
+        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves, materialize_grads=True)])
 
     def move(self, gradient: torch.Tensor) -> None:
         """Change the weights by one step of the experiment's optimiser, with this gradient."""

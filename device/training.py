@@ -146,7 +146,7 @@ def train(job: TrainingJob) -> LocalResult:
     loss_sum, seen = 0.0, 0
     for batch in batches(job):
         loss, (_, _, targets) = mean_loss(job, outputs, weights, batch), batch
-        descent.step(torch.autograd.grad(loss, leaves))
+        descent.step(torch.autograd.grad(loss, leaves, materialize_grads=True))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
     trained: Flat = torch.cat([tensor.detach().reshape(-1) for tensor in weights.values()]).numpy()

@@ -73,6 +73,14 @@ class Half(nn.Module):
         return self.last(self.first(inputs.flatten(1)).tanh() * self.scales)
 
 
+class Spare(Functional):
+    """A layer takes no part in forward: its gradient is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(4, 4)
+
+
 DRAWING = [Functional, Recurrent, Attention, Encoder]
 
 
@@ -130,7 +138,7 @@ def trainable(module: nn.Module) -> NDArray[np.float32]:
 # --- draws ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [*DRAWING, Half])
+@pytest.mark.parametrize("make", [*DRAWING, Half, Spare])
 def test_a_module_trains_and_is_measured_as_by_plain_pytorch(make: Callable[[], nn.Module]) -> None:
     model = from_module(make, shared=[]).of_run(SEED)
     found = train(job(model))

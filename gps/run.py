@@ -127,6 +127,11 @@ class Run:
             clock=self.clock.rounds,
         )
         refused = Refusals(self.log, self._refuse_lps)
+        for home_id, global_round, reason in self.journal.refused_lpss():  # before a restart
+            lps_id, is_adopted = self.serving.server_in(home_id, global_round)
+            self.serving.presence.refuse(lps_id)
+            if not is_adopted:
+                refused.reasons[home_id] = reason
         return RoundServer(terms, self.metrics, self.log, executor, accepts_updates=keeper.acceptance, refused=refused)
 
     @property

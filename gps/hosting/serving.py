@@ -79,6 +79,12 @@ class Serving:
         """Return the LPS that serves a cluster now."""
         return next((h.lps_id for h in reversed(self.handovers) if h.home_id == home_id), home_id)
 
+    def server_in(self, home_id: str, global_round: int) -> tuple[str, bool]:
+        """Return the LPS that served a cluster at the start of a global round, and whether another LPS followed."""
+        changes = [handover for handover in self.handovers if handover.home_id == home_id]
+        earlier = [handover.lps_id for handover in changes if handover.global_round < global_round]
+        return [home_id, *earlier][-1], len(earlier) < len(changes)
+
     def term_of(self, home_id: str) -> int:
         """Return how often the LPS of a cluster has changed. This number is called the term."""
         return sum(handover.home_id == home_id for handover in self.handovers)

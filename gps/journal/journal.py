@@ -44,6 +44,16 @@ class Journal(JournalFile):
         order = "length(device_id), device_id, length(stage), stage, reason"
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
+    def refused_lpss(self) -> list[tuple[str, int, str]]:
+        """Return, for each LPS that the GPS has refused: the LPS's cluster, the global round and the reason. If the run
+        has failed, return no LPS, because LPSs may try again in a run that is continued.
+        """
+        return [
+            (home_id, int(stage.split()[-1]) - 1, reason.removeprefix("refused: "))
+            for home_id, stage, reason in self.exclusions()
+            if stage.startswith("global round") and reason.startswith("refused: ") and "failed" not in self.phases()
+        ]
+
     def refused_in_training(self) -> dict[str, str]:
         """Return the devices that an LPS has refused until the end of the run, with the reasons."""
         return {who: why for who, stage, why in self.exclusions() if stage == "training" and why.startswith("refused")}

@@ -26,17 +26,20 @@ from fedstrata.errors import (
 from fedstrata.experiment import Experiment
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import REASON_CHARACTERS
 from fedstrata.process.sleeping import HOLD_S
 from fedstrata.rpc.client import refusal
 from fedstrata.rpc.payload import payload_header
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import PayloadCodec
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2, tensors_pb2
 from fedstrata.v1.answers_pb2 import Answer, AnswerPart, ArrayHeader, BundleHeader, BundlePart, FetchAnswersRequest
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
+from gps.kubernetes.backend import Backend
 from gps.run import Run
 from gps.servicer import GpsServicer
 from tests.support.programs import Program, wait_for_record
@@ -343,6 +346,13 @@ async def test_an_lps_that_is_refused_is_gone_for_the_quorum_and_with_deadlines_
         ("lps-0", "global round 1", f"refused: {error}")
     ]
     assert set(summary.model_sha256) == {"lps-1", *(cluster for cluster, _ in served_by)}
+    restarted = Run(
+        experiment, state=tmp_path / "run" / "gps", metrics=ProcessMetrics("gps"), backend=Backend(),
+        log=EventLog("gps"), security=OPEN,
+    )  # fmt: skip
+    assert restarted.serving.presence.is_refused("lps-0")
+    assert ("lps-0" in restarted.rounds.server.refused) == (not served_by)
+    restarted.journal.close()
 
 
 async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_it(tiers: Tiers) -> None:

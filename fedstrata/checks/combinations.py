@@ -105,6 +105,13 @@ def _spans(experiment: Experiment, method: Method) -> str:
     return _if(spans_lps(experiment, method), "topology" if experiment.topology else f"method {experiment.method.name}")
 
 
+def _quorum(experiment: Experiment, _: Method) -> str:
+    devices, found = experiment.device_count, experiment.deadlines
+    tiers = {"enrolment": found.enrolment, "lps": found.lps, "gps": found.gps}
+    low = (tier for tier, each in tiers.items() if each.deadline_s and each.quorum(devices) < devices)
+    return next((f"deadlines.{tier}.quorum_ratio {tiers[tier].quorum_ratio:g}" for tier in low), "")
+
+
 def _newcomers_that_train(experiment: Experiment, _: Method) -> str:
     late = experiment.newcomers
     return _if(late is not None and late.from_global_round <= experiment.training.global_rounds, "newcomers")
@@ -155,6 +162,7 @@ FEATURES: Mapping[str, Feature] = {
     "schedule.leave": _scheduled("leave"),
     "schedule.move": _scheduled("move"),
     "newcomers that train": Feature(said=_newcomers_that_train, without="remove newcomers"),
+    "quorum below 1": Feature(said=_quorum, without="remove quorum_ratio"),
     "privacy.updates.covers: sum": _setting(
         "privacy.updates.covers", "set privacy.updates.covers: update", off=(None, "update")
     ),

@@ -284,7 +284,8 @@ class Facts:
         return self.model.trainable
 
 
-EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")  # for a method that needs all devices
+# the features that a method refuses if it needs all devices in every round
+EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train", "quorum below 1")
 
 
 class Method:

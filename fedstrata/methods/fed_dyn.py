@@ -9,9 +9,9 @@ and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha �
 at 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha. The mean of these vectors is w^(t+1), and
 the server keeps no state. This is exact if every device takes part in every round. If a device is absent, the paper's h
 still contains the device's g_k, but the mean of the sent vectors does not. So the method refuses
-`training.participation`, devices that leave, and newcomers that train. With several LPS rounds per global round, the
-method needs a run with a single LPS, which is then the server. The means and the minimised sum of losses are weighted
-by examples. If all devices have equally many examples, they are the same as in the paper.
+`training.participation`, devices that leave, quorums below 1, and newcomers that train. With several LPS rounds per
+global round, the method needs a run with a single LPS, which is then the server. The means and the minimised sum of
+losses are weighted by examples. If all devices have equally many examples, they are the same as in the paper.
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,7 @@ to one device. Such a table is a file, for example `name.csv`, or a sub-folder `
 The column `device` then has these names.
 """
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,21 +228,31 @@ def _of_column(part: Part, name: str) -> Array:
 
 
 def _numbers(part: Part, name: str) -> Array:
-    """Return a column of numbers. If the column has text, NaN or Inf, raise DataError, which names the line."""
+    """Return a column of numbers. If the column has text, NaN or Inf, raise DataError, which names the place."""
     array = part.table[name]
     if array.dtype.kind in "US" and part.path.suffix == ".csv":
-        line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))
+        row, text = next((at, text) for at, text in enumerate(array.tolist()) if not _is_number(text))
         advice = "correct the cell" if text else "remove the row, fill the cell"
         raise DataError(
-            f"{part.path}, line {line}, column {name}: {text!r:.40} is not a number; {advice}, or give the column "
-            "another role (data.columns, or data.target with data.classes)"
+            f"{part.path}, {_place(part, row)}, column {name}: {text!r:.40} is not a number; {advice}, or give the "
+            "column another role (data.columns, or data.target with data.classes)"
         )
     if array.dtype.kind not in "iufb":
         raise DataError(f"{part.path}: column {name} must contain numbers, not {array.dtype}; convert it")
     if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():
-        line = int(np.flatnonzero(~np.isfinite(array))[0]) + 2
-        raise DataError(f"{part.path}, line {line}, column {name}: NaN or Inf; remove the row, or fill the cell")
+        place = _place(part, int(np.flatnonzero(~np.isfinite(array))[0]))
+        raise DataError(f"{part.path}, {place}, column {name}: NaN or Inf; remove the row, or fill the cell")
     return array
+
+
+def _place(part: Part, row: int) -> str:
+    """Return where a row of a table is. Rows are counted from 0. In a CSV file, there may be empty lines between."""
+    if part.path.suffix != ".csv":
+        return f"row {row + 1}"
+    with part.path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        lines = [reader.line_num for cells in reader if cells]
+    return f"line {lines[row + 1]}"
 
 
 def _is_number(text: str) -> bool:

@@ -177,6 +177,7 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
     [
         ({"train.csv": "heat,load,fault\n1,2,1\n"}, "train.csv has no array or column region; it has heat, load"),
         ({"train.csv": f"{HEADER}\n1,2,n,1\n1,hot,n,1\n"}, "train.csv, line 3, column load: 'hot' is not a number"),
+        ({"train.csv": f"{HEADER}\n\n1,2,n,1\n\n1,hot,n,1\n"}, "train.csv, line 5, column load: 'hot' is not"),
         ({"train.csv": f"{HEADER}\n1,,n,1\n"},
          "train.csv, line 2, column load: '' is not a number; remove the row, fill the cell, or"),
         ({"train.csv": f"{HEADER}\n1,2,n,1\n1,nan,n,1\n"},

@@ -7,6 +7,7 @@ file has a line for each failure of the run.
 
 import fcntl
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -20,10 +21,14 @@ SUFFIX = ".claim"
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Hold the reason for which a run failed, and how long the run took."""
+    """Hold the reason for which a run failed, and how long the run took. Raises ValueError for an impossible time."""
 
     reason: str
     seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds < math.inf:
+            raise ValueError(f"a run cannot take {self.seconds} s")
 
 
 class Claim:

@@ -307,6 +307,8 @@ def test_failures_of_a_run_stay_with_its_claim(tmp_path: Path) -> None:
         assert claim is not None
         with claim:
             claim.note(failure)
+    with opened(tmp_path / ".seed-3.claim") as file:
+        file.write('{"reason": "x", "seconds": NaN}\n{"reason": "x", "seconds": "2"}\n')
     assert failures(run) == [Failure(reason="no quorum", seconds=2.5), Failure(reason="NaN\nin a model", seconds=1.0)]
 
 

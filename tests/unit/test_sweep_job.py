@@ -1,6 +1,7 @@
 """A sweep on Kubernetes without Kubernetes: what is refused, how records arrive, and how a Job is followed."""
 
 import io
+import math
 import re
 import tarfile
 import threading
@@ -195,7 +196,10 @@ def test_failures_arrive_with_their_reason(tmp_path: Path) -> None:
         assert BegunRuns.at(address).failure(Path("runs/base/seed-4")) is None
 
 
-@pytest.mark.parametrize("failures", [None, [], ["no quorum"], [{"reason": "no quorum", "seconds": 10**400}]])
+@pytest.mark.parametrize(
+    "failures",
+    [None, [], ["no quorum"], *([{"reason": "no quorum", "seconds": seconds}] for seconds in (10**400, math.nan, -1))],
+)
 def test_failures_of_another_form_are_none(failures: Any) -> None:
     assert BegunRuns({str(RUN): {"is_completed": False, "failures": failures}}).failure(RUN) is None
 

@@ -170,12 +170,17 @@ def outputs_in_training(job: TrainingJob) -> Outputs:
 
 
 def mean_loss(job: TrainingJob, outputs: Outputs, weights: Tensors, batch: Batch) -> torch.Tensor:
-    """Return the task's mean loss of a batch."""
+    """Return the task's mean loss of a batch. Raises PluginError if the user's own code fails, or gives a loss without
+    a gradient.
+    """
     inputs, more, targets = batch
     try:
-        return job.task.mean_loss(outputs(weights, inputs, **more), targets)
+        loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
     except PluginError as error:
         raise PluginError(f"{_of_lone_example(job) if len(inputs) == 1 else ''}{error}") from error
+    if not loss.requires_grad:
+        raise PluginError("the loss depends on no weight that trains; remove detach and no_grad from model and task")
+    return loss
 
 
 def _of_lone_example(job: TrainingJob) -> str:

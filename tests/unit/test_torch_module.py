@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, dropout
 from device.evaluation import BATCH_EXAMPLES, evaluate, outputs
 from device.training import DROPOUT, TrainingJob, limit_threads, train
 from fedstrata.datasets import Examples
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model, from_module
 from fedstrata.tasks import CLASSIFICATION
@@ -81,6 +81,11 @@ class Spare(Functional):
         self.spare = nn.Linear(4, 4)
 
 
+class Detached(Functional):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs).detach()
+
+
 DRAWING = [Functional, Recurrent, Attention, Encoder]
 
 
@@ -133,6 +138,11 @@ def plainly_trained(make: Callable[[], nn.Module]) -> tuple[nn.Module, float]:
 
 def trainable(module: nn.Module) -> NDArray[np.float32]:
     return torch.cat([each.detach().reshape(-1) for each in module.parameters() if each.requires_grad]).numpy()
+
+
+def test_a_loss_that_depends_on_no_weight_is_refused_in_one_line() -> None:
+    with pytest.raises(PluginError, match="the loss depends on no weight that trains; remove detach and no_grad"):
+        train(job(from_module(Detached, shared=[])))
 
 
 # --- draws ------------------------------------------------------------------------------------------------------

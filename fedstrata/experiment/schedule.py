@@ -24,7 +24,9 @@ class _OnLink(Settings):
     """
 
     link: ScheduledLink = "device-lps"
-    """Kind of link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
+    """Kind of link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`, which changes in
+    the directions that have a rate there.
+    """
     devices: DeviceList | None = None
     """With `device-lps`: indexes of the devices with a changed link; without this key all devices."""
     lps: LpsList | None = Field(default=None, min_length=1)

@@ -8,13 +8,16 @@ from enum import Enum
 from pathlib import Path
 from typing import IO
 
+import yaml
+
 from emulator.results.output import check_unused
 from emulator.results.record import RunRecord, load_record
 from emulator.runs.incoming import ASIDE
-from emulator.sweeps.claims import is_locked, opened
+from emulator.sweeps.claims import claimed, is_locked, opened
 from emulator.sweeps.file import Place, Sweep
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import load_experiment
 
 SWEEP = "sweep.yaml"
@@ -48,7 +51,9 @@ def joined(out: Path, sweep: Sweep) -> Iterator[None]:
         OutputError: another sweep uses the folder, or the sweep's file cannot be written or locked.
     """
     with opened(out / SWEEP) as file:
-        if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB) and _content(file) != sweep.text:
+        if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB) and (content := _content(file)) != sweep.text:
+            if not (_is_written(content) or claimed(out)):
+                raise OutputError(f"{file.name} is written by hand, and would be lost; choose another folder")
             try:
                 file.truncate(0)
                 file.write(sweep.text)
@@ -67,6 +72,14 @@ def _content(file: IO[str]) -> str:
         return file.read()
     except UnicodeDecodeError:
         raise OutputError(f"{file.name} is not a sweep file; remove it, or choose another folder") from None
+
+
+def _is_written(content: str) -> bool:
+    """Return whether a sweep has written this file, or nobody has written to it yet."""
+    try:
+        return not content or yaml.safe_dump(read_yaml(content), sort_keys=False) == content
+    except ValueError:
+        return False
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:

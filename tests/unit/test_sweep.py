@@ -243,6 +243,22 @@ def test_a_sweep_file_that_cannot_be_read_or_written_is_named(tmp_path: Path, mo
         pass
 
 
+def test_a_sweep_file_that_a_user_has_written_is_not_lost(tmp_path: Path) -> None:
+    mine = tmp_path / SWEEP
+    mine.write_text("# mine\nbase: digits\nseeds: [3]\n", encoding="utf-8")
+    with (
+        pytest.raises(OutputError, match=r"sweep\.yaml is written by hand, and would be lost"),
+        joined(tmp_path, sweep()),
+    ):
+        pass
+    assert mine.read_text(encoding="utf-8").startswith("# mine")
+    claim = Claim.of(tmp_path / sweep().runs[0].path)  # it is the file of this folder's sweep, which a user has changed
+    assert claim is not None
+    claim.release()
+    with joined(tmp_path, sweep()):
+        assert mine.read_text(encoding="utf-8") == sweep().text
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(OutputError, match="exists and is not empty"):

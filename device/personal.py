@@ -176,7 +176,9 @@ class KeptInMemory:
         If there is no such state, return None.
         """
         known = max((number for number in self._states if number <= lps_round), default=None)
-        return None if known is None else (known, self._states[known])
+        if known is None:
+            return None
+        return known, {name: array.copy() for name, array in self._states[known].items()}  # a round may be repeated
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
         """Keep the state with which the device starts an LPS round, and delete the states of later rounds."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device.personal import Arrays, PersonalStore
+from device.personal import Arrays, KeptInMemory, PersonalStore
 from fedstrata.errors import PluginError, StateError
 from fedstrata.process.fault_points import VARIABLE
 from fedstrata.store import read_sealed, write_sealed
@@ -47,6 +47,16 @@ def test_a_state_comes_back_to_the_bit_in_another_process_and_can_be_changed(tmp
     assert as_bytes(found) == as_bytes((4, arrays(1)))
     assert found is not None
     found[1]["model"] += 1
+
+
+def test_a_state_in_memory_stays_as_it_was_kept_whatever_a_method_does_with_it() -> None:
+    kept = KeptInMemory()
+    kept.save(4, arrays(1))
+    for _ in range(2):  # the round, and the same round again
+        found = kept.at(4)
+        assert as_bytes(found) == as_bytes((4, arrays(1)))
+        assert found is not None
+        found[1]["model"] += 1
 
 
 def test_the_newest_state_that_is_not_newer_than_a_round_is_given(tmp_path: Path) -> None:

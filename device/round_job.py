@@ -101,6 +101,8 @@ class Kept:
             raise PluginError(
                 f"method {host.experiment.method.name} keeps personal state: add has_personal_state = True to it"
             )
+        if wrong := [name for name in outcome.personal if name == OWN_LAYERS or name.startswith(OPTIMISER)]:
+            raise PluginError(f"Outcome.personal has {wrong[0]!r}, a name that Fedstrata uses itself; rename it")
         if not host.keeps_state:
             return
         kept: dict[str, np.ndarray] = dict(outcome.personal)

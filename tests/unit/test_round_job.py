@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -466,6 +467,19 @@ class Secretive(Method):
 async def test_a_method_that_keeps_state_says_so() -> None:
     host = host_of("fedavg", own=Secretive)
     with pytest.raises(PluginError, match="add has_personal_state = True"):
+        await job_of(host, host.model.initial(0)).begin()
+
+
+class Clashing(Secretive):
+    has_personal_state = True
+
+    async def local(self, work: Work) -> Outcome:
+        return replace(await super().local(work), personal={"optimiser of mine": np.zeros(1)})
+
+
+async def test_state_of_a_method_cannot_be_taken_for_that_of_the_optimiser() -> None:
+    host = host_of("fedavg", own=Clashing)
+    with pytest.raises(PluginError, match=r"Outcome\.personal has 'optimiser of mine', a name that Fedstrata uses"):
         await job_of(host, host.model.initial(0)).begin()
 
 

@@ -85,15 +85,10 @@ class ReceivedStreams(Holding):
         """
         parts = self._parts
         received = await parts.gps.model()
-        report = self._reports.at(received.round)
+        report = self._report_at(received.round)
         if report is not None:
             parts.notes.go_on_from(report)
             parts.log.info("cluster_resumed", global_round=received.round)
-        elif parts.clock.kept_here and received.round:
-            raise StateError(
-                f"this LPS has no report of {parts.cluster.home_id} at the start of global round {received.round + 1}, "
-                f"and only this report has {parts.clock.kept_here}; put the files back, or begin the run again"
-            )
         elif received.round or parts.cluster.term:  # bytes of other clusters are not bytes of this cluster's next round
             parts.notes.go_on_from(parts.empty_report())
         report = report or parts.empty_report()
@@ -101,13 +96,22 @@ class ReceivedStreams(Holding):
         await self._start_from(received)
         return received.round * parts.rounds, report
 
+    def _report_at(self, global_round: int) -> gps_pb.ReportHeader | None:
+        parts, report = self._parts, self._reports.at(global_round)
+        if report is None and parts.clock.kept_here and global_round:
+            raise StateError(
+                f"this LPS has no report of {parts.cluster.home_id} at the start of global round {global_round + 1}, "
+                f"and only this report has {parts.clock.kept_here}; put the files back, or begin the run again"
+            )
+        return report
+
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await asyncio.to_thread(self._reports.save, received.round, report)
         await self._start_from(received)
 
     async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
-        report = await asyncio.to_thread(self._reports.at, received.round) or self._parts.empty_report()
+        report = await asyncio.to_thread(self._report_at, received.round) or self._parts.empty_report()
         self._parts.notes.complete(report)
         await self.take(received, report)
         return report

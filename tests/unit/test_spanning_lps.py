@@ -291,7 +291,7 @@ def test_what_was_not_told_outlives_the_lps_by_global_round(tmp_path: Path) -> N
     assert again.at(3) is None
 
 
-async def test_a_round_of_adopted_devices_has_no_bytes_from_before(tmp_path: Path) -> None:
+async def test_devices_of_which_no_report_is_here_have_no_bytes_from_before_and_no_times_either(tmp_path: Path) -> None:
     metrics = ProcessMetrics("lps")
     metrics.links.counter(LinkKey(link="device-lps", direction="up", kind="update", end="parent"))(1_000)
     notes = Notes("lps-1", CLASSIFICATION, metrics, LOG, RefusedDevices(tmp_path, "lps-1", LOG))
@@ -305,9 +305,14 @@ async def test_a_round_of_adopted_devices_has_no_bytes_from_before(tmp_path: Pat
         rounds=1, clock=Mock(kept_here=""), members=None, folder=tmp_path, log=LOG, update_encoding="float32",
         empty_report=pb.ReportHeader,
     )  # fmt: skip
-    number, begun = await ReceivedStreams(cast(Any, parts)).begin()
+    streams = ReceivedStreams(cast(Any, parts))
+    number, begun = await streams.begin()
     gathered = RoundResult(children=0, num_examples=0, train_loss=0.0, missing=(), evaluations=())
     assert notes.of_round(begun, number, 2, gathered, 1.0).lps_rounds[0].bytes_up == 0
+    parts.clock.kept_here = "the times of clock: virtual"
+    for step in (streams.begin(), streams.go_back(received)):
+        with pytest.raises(StateError, match="no report of lps-1 at the start of global round 3, and only this report"):
+            await step
 
 
 def test_a_complete_report_outlives_the_lps_and_a_damaged_one_is_measured_again(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a shell says about arithmetic reaches no service, and the kernel in use is known."""
 
+import json
 import os
 import subprocess
 import sys
@@ -31,3 +32,13 @@ def test_a_service_started_from_such_a_shell_computes_with_the_processors_own_ke
     kernel, *names = done.stdout.split()
     assert kernel == openblas_kernel() != "Prescott"
     assert not set(SHELL) & set(names)
+
+
+def test_the_gps_computes_on_one_thread_so_that_no_bit_depends_on_the_number_of_cores() -> None:
+    threads = "[each['num_threads'] for each in threadpool_info() if each['internal_api'] == 'openblas']"
+    asked = f"import gps, scipy.linalg; from threadpoolctl import threadpool_info; print({threads})"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=Path(__file__).parents[2], text=True, check=True, capture_output=True,
+        timeout=60,
+    )  # fmt: skip
+    assert set(json.loads(done.stdout)) == {1}

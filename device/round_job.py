@@ -143,6 +143,8 @@ class RoundJob:
         self._began_ns = host.clock.now_ns()
         self._kept = Kept(host, store, device_index, received)
         self._travelling = self._by_cluster()
+        for flat in self._travelling:  # the update is the difference to these values, so no method may change them
+            flat.setflags(write=False)
         streams, own = self._kept.streams, self._kept.own_layers()
         wholes, size = [put_together(streams, flat, own) for flat in self._travelling], streams.model.size
         begins = Beginning(

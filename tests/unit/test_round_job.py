@@ -470,6 +470,19 @@ async def test_a_method_that_keeps_state_says_so() -> None:
         await job_of(host, host.model.initial(0)).begin()
 
 
+class Shrinking(Method):
+    async def local(self, work: Work) -> Outcome:
+        weights = work.start
+        weights *= 0.5
+        return Outcome(weights=weights, train_loss=0.0)
+
+
+async def test_a_method_that_changes_the_received_model_in_place_is_refused() -> None:
+    host = host_of("fedavg", own=Shrinking)
+    with pytest.raises(PluginError, match="read-only"):
+        await job_of(host, host.model.initial(0)).begin()
+
+
 class Clashing(Secretive):
     has_personal_state = True
 

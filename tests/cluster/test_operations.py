@@ -241,7 +241,7 @@ def test_the_release_of_another_chart_is_left_alone(lab: Lab, tmp_path: Path) ->
 def test_without_the_right_to_forward_ports_status_says_so(lab: Lab, tmp_path: Path) -> None:
     """An account that may read the release and nothing else."""
     lab.up("experiments/digits.yaml", PACKED, sets=LONG, release="watched")
-    kinds = ["pods", "events", "persistentvolumeclaims", "statefulsets", "daemonsets"]
+    kinds = ["pods", "events", "persistentvolumeclaims", "secrets", "statefulsets", "daemonsets"]
     rules = [{"apiGroups": ["", "apps"], "resources": kinds, "verbs": ["get", "list", "watch"]}]
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",

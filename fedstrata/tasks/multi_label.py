@@ -1,12 +1,13 @@
 """Multi-label: any number of labels per example."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.tasks.base import Metric, Sum, Task, TaskSettings
 from fedstrata.tasks.histograms import counted, histogram_sums, ranking
 
@@ -47,6 +48,12 @@ class MultiLabel(Task):
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
         return info.target_shape
+
+    def targets(self, examples: Examples) -> NDArray[Any]:
+        found = super().targets(examples)
+        if (wrong := (found < 0) | (found > 1)).any():
+            raise DataError(f"task multi_label has the target {found[wrong][0]:g}; write 0 or 1 for each label")
+        return found
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         from torch.nn.functional import binary_cross_entropy_with_logits

@@ -136,6 +136,13 @@ def test_a_token_below_0_is_refused_unless_it_is_the_mark_of_padding() -> None:
         task_of("next_token").targets(Examples(inputs=inputs(2)[:2], targets=tokens))
 
 
+@pytest.mark.parametrize("wrong", [2, -1])
+def test_a_target_of_a_label_that_is_not_between_0_and_1_is_refused(wrong: float) -> None:
+    targets = np.array([[0, 1], [1, wrong]], np.float32)
+    with pytest.raises(DataError, match=f"multi_label has the target {wrong}; write 0 or 1 for each label"):
+        task_of("multi_label").targets(Examples(inputs=inputs(2)[:2], targets=targets))
+
+
 @pytest.mark.parametrize("threshold", [0.5, 0.3])
 def test_f1_is_exact_and_auroc_within_the_width_of_a_bin(threshold: float) -> None:
     targets = (RNG.random((N, 4)) < 0.3).astype(np.float32)

@@ -105,7 +105,7 @@ class Kept:
             raise PluginError(f"Outcome.personal has {wrong[0]!r}, a name that Fedstrata uses itself; rename it")
         if not host.keeps_state:
             return
-        kept: dict[str, np.ndarray] = dict(outcome.personal)
+        kept = {name: np.asarray(array) for name, array in outcome.personal.items()}
         for stream, state in optimisers.items():
             kept |= {f"{OPTIMISER}{stream}/{name}": array for name, array in state.items()}
         layout, streams = self._layout(self._architecture), self._architecture.streams

@@ -496,6 +496,22 @@ async def test_state_of_a_method_cannot_be_taken_for_that_of_the_optimiser() -> 
         await job_of(host, host.model.initial(0)).begin()
 
 
+class Counting(Secretive):
+    has_personal_state = True
+
+    async def local(self, work: Work) -> Outcome:
+        return replace(await super().local(work), personal=cast(Any, {"rounds": [1, 2], "loss": 0.5}))
+
+
+async def test_plain_numbers_are_kept_as_arrays(tmp_path: Path) -> None:
+    host = host_of("fedavg", own=Counting)
+    for store in (PersonalStore(tmp_path, "run", "device-001"), KeptInMemory()):
+        await job_of(host, host.model.initial(0), store=store).begin()
+        found = store.at(1)
+        assert found is not None
+        assert {name: array.tolist() for name, array in found[1].items()} == {"rounds": [1, 2], "loss": 0.5}
+
+
 class Diary(Method):
     """Has a table that everybody shares and one that a device keeps: how many rounds it has worked."""
 

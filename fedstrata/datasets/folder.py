@@ -231,12 +231,15 @@ def _numbers(part: Part, name: str) -> Array:
     """Return a column of numbers. If the column has text, NaN or Inf, raise DataError, which names the place."""
     array = part.table[name]
     if array.dtype.kind in "US" and part.path.suffix == ".csv":
-        row, text = next((at, text) for at, text in enumerate(array.tolist()) if not _is_number(text))
-        advice = "correct the cell" if text else "remove the row, fill the cell"
-        raise DataError(
-            f"{part.path}, {_place(part, row)}, column {name}: {text!r:.40} is not a number; {advice}, or give the "
-            "column another role (data.columns, or data.target with data.classes)"
-        )
+        texts = array.tolist()
+        row = next((row for row, text in enumerate(texts) if not _is_number(text)), None)
+        if row is not None:
+            advice = "correct the cell" if texts[row] else "remove the row, fill the cell"
+            raise DataError(
+                f"{part.path}, {_place(part, row)}, column {name}: {texts[row]!r:.40} is not a number; {advice}, or "
+                "give the column another role (data.columns, or data.target with data.classes)"
+            )
+        array = np.array([float(text) for text in texts])
     if array.dtype.kind not in "iufb":
         raise DataError(f"{part.path}: column {name} must contain numbers, not {array.dtype}; convert it")
     if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():

@@ -91,9 +91,11 @@ def _csv(path: Path) -> Table:
 
 def _numbers_or_text(column: tuple[str, ...]) -> Array:
     try:
-        return np.array([float(value) for value in column])
+        if not any("_" in value for value in column):  # Python reads both 1_11 and 11_1 as 111
+            return np.array([float(value) for value in column])
     except ValueError:
-        return np.array(column)
+        pass
+    return np.array(column)
 
 
 def _parquet(path: Path) -> Table:

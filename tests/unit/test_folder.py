@@ -74,6 +74,13 @@ def test_whole_numbers_in_a_csv_file_may_be_classes(tmp_path: Path) -> None:
         assert data.train.labels.tolist() == [1, 0]
 
 
+def test_an_underscore_makes_a_cell_text_in_a_column_and_a_number_in_an_input(tmp_path: Path) -> None:
+    write(tmp_path, {"train.csv": f"{HEADER}\n1_0,2,1_11,1\n3,4,11_1,0\n"})
+    data = loaded(tmp_path)
+    assert data.names["region"] == ["11_1", "1_11"]
+    assert data.train.inputs.tolist() == [[10, 2], [3, 4]]
+
+
 def test_a_device_has_the_whole_name_of_its_folder(tmp_path: Path) -> None:
     write(tmp_path, {f"site.{name}/train.csv": f"{HEADER}\n1,2,x,1\n" for name in "ab"})
     assert loaded(tmp_path).names["device"] == ["site.a", "site.b"]

@@ -217,8 +217,9 @@ class DeviceWork:
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples in all trainings so far."""
-        return self._counted + sum(steps.examples for steps in self._steps)
+        """The number of examples in all trainings so far, except in trainings with a result that is discarded."""
+        kept = (steps for steps in self._steps if steps.stream not in self._host.method.discarded)
+        return self._counted + sum(steps.examples for steps in kept)
 
     @property
     def optimisers(self) -> dict[int, Arrays]:
@@ -253,10 +254,11 @@ class DeviceWork:
             targets=targets,
             only=None if only is None else tuple(only),
         )
-        self._counted += job.trained_examples
         result = await self._host.bench.train(job, self._group)
-        if result.optimiser_state and stream not in self._host.method.discarded:
-            self._after[stream] = result.optimiser_state
+        if stream not in self._host.method.discarded:
+            self._counted += job.trained_examples
+            if result.optimiser_state:
+                self._after[stream] = result.optimiser_state
         return trained_of(result, job)
 
     def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:

@@ -310,7 +310,9 @@ class Method:
     has_personal_state: ClassVar[bool] = False
     """If true, outcomes have `personal` state, which the device can keep sealed on its disk."""
     discarded: ClassVar[frozenset[int]] = frozenset()
-    """Numbers (`stream`) of trainings for a model that the device then deletes. Their optimisers always begin anew."""
+    """Numbers (`stream`) of trainings for a model that the device measures, then deletes. Like measuring, they take no
+    time on a clock, and their optimisers always begin anew.
+    """
     noises_profiles: ClassVar[bool] = False
     """If true, the method adds noise from `Work.noise` to all answers when `privacy.profiles` is set."""
 

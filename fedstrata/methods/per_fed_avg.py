@@ -40,6 +40,8 @@ class PerFedAvg(FedAvg):
         weights.
         """
 
+    discarded = frozenset({ADAPTING})
+
     async def local(self, work: Work) -> Outcome:
         """Train the global model so that the adapted model improves. If the round is measured, also measure the adapted
         model.

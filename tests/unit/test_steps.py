@@ -104,9 +104,11 @@ async def test_a_devices_work_counts_the_examples_of_all_gradients_and_keeps_the
         assert np.array_equal(works[0].optimisers[1][name], state)
 
 
-@pytest.mark.parametrize("method", ["fedavg_ft", "fedbabu"])
-async def test_fine_tuning_for_a_measurement_leaves_no_state_of_an_optimiser(method: str) -> None:
-    devices = Devices(small(f"method={method}", f"training.optimiser={KEPT}"))
-    work = devices.work(0, 0, received=[devices.model.initial(0)])
-    assert (await devices.method.local(work)).measured is not None
-    assert list(work.optimisers) == [0]
+@pytest.mark.parametrize("method", ["fedavg_ft", "fedbabu", "perfedavg"])
+async def test_a_model_that_is_adapted_only_to_be_measured_takes_no_time_and_leaves_no_state(method: str) -> None:
+    devices = Devices(small(f"method={method}", f"training.optimiser={KEPT}", "training.evaluate_every=2"))
+    works = [devices.work(0, n, global_round=n, received=[devices.model.initial(0)]) for n in (0, 1)]
+    measured, plain = [await devices.method.local(work) for work in works]
+    assert measured.measured is not None and plain.measured is None
+    assert works[0].trained_examples == works[1].trained_examples > 0
+    assert list(works[0].optimisers) == list(works[1].optimisers) == [0]

@@ -148,7 +148,7 @@ class Record:
     @property
     def headline(self) -> Metric:
         """Main metric, by which devices and runs are compared. It has a name, a unit, and `higher_is_better`."""
-        return self._record.summary.headline
+        return self._record.headline
 
     @property
     def adjusted_rand_index(self) -> float:

@@ -3,7 +3,7 @@ values.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,8 @@ class RunRecord:
 
     @property
     def headline(self) -> Metric:
-        """The main metric, by which devices and runs are compared. It has no description, because the words of the
-        description may differ between runs.
-        """
-        return replace(self.summary.headline, about="")
+        """The main metric, by which devices and runs are compared."""
+        return self.summary.headline
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:

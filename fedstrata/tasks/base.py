@@ -8,7 +8,7 @@ device, or of all devices. Only `loss`, `mean_loss` and `measure` need torch.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
@@ -43,8 +43,8 @@ class Metric:
     """Whether a higher value is better."""
     title: str = ""
     """Name for people; by default, the name with a capital letter."""
-    about: str = ""
-    """Description of the metric, in a few words."""
+    about: str = field(default="", compare=False)
+    """Description of the metric, in a few words. Metrics that differ only in it are equal."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.unit not in {"percent", "plain"} or len(self.title) > 40:

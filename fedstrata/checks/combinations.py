@@ -154,6 +154,7 @@ FEATURES: Mapping[str, Feature] = {
     "LPS rounds apart": Feature(said=_rounds_apart, without=SOME_ROUNDS.without),
     **{key: _setting(key) for key in SECTIONS},
     **{key: _setting(key, f"set {key}: float32", off=("float32",)) for key in LINKS},
+    "architectures": _setting("architectures", off=((),)),
     "times": Feature(said=lambda experiment, _: experiment.timed_key, without="remove this key"),
     "clock: virtual": _setting("clock", "set clock: real", off=("none", "real")),
     "not plain SGD": Feature(

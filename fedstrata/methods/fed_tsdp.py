@@ -99,9 +99,12 @@ class FedTsdp(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse `training.participation`, because each device that is not asked in a round would become a group of its
-        own.
+        own. Also refuse `architectures`, because sketches of models of different sizes have no meaningful distance.
         """
-        return {"training.participation": "the method groups all devices again in every round"}
+        return {
+            "training.participation": "the method groups all devices again in every round",
+            "architectures": "the method compares devices by all weights of one model",
+        }
 
     @property
     def clusters_known(self) -> int:

@@ -155,6 +155,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     ("scores", "training.gps_optimiser"): (["training.gps_optimiser={name: adam}"], "training.gps_optimiser adam"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),
     ("fedtsdp", "training.participation"): AWAY["training.participation"],
+    ("fedtsdp", "architectures"): (["architectures=[{devices: [1], model: {name: cnn}}]"], "architectures"),
 }
 
 

@@ -122,11 +122,11 @@ def _live(run: Run) -> dict[str, Any]:
 def seconds_left(
     phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
 ) -> float | None:
-    """Return the seconds of training that remain at the pace of its global rounds. Outside training, and before the
-    first global round is closed, return None.
+    """Return the seconds of training that remain at the pace of its global rounds. Outside training, before the first
+    global round is closed, and after the last, return None.
 
     The open round is treated as half done.
     """
-    if phase != "training" or not done:
+    if phase != "training" or not 0 < done < rounds:
         return None
     return max(0.0, clock() - phases["training"]) * (rounds - done - 0.5) / (done + 0.5)

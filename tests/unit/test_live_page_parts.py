@@ -19,7 +19,9 @@ def test_time_left_is_that_of_the_rounds_so_far() -> None:
     assert seconds_left({"training": 100.0}, "training", 2, 10, lambda: 120.0) == pytest.approx(60.0)
 
 
-@pytest.mark.parametrize(("phase", "done"), [("training", 0), ("enrolment", 0), ("evaluation", 10), ("completed", 10)])
+@pytest.mark.parametrize(
+    ("phase", "done"), [("training", 0), ("enrolment", 0), ("training", 10), ("evaluation", 10), ("completed", 10)]
+)
 def test_time_left_is_not_guessed_before_a_round_is_done_nor_after_the_last(phase: str, done: int) -> None:
     assert seconds_left({"training": 100.0}, phase, done, 10, lambda: 120.0) is None
 

@@ -40,7 +40,7 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
         return values  # the chart will refuse these values
     known = lps_known(experiment, make_method(experiment)) or None
     given = _at(asked, ["lps", "replicas"])
-    if given is not None and known not in {None, given}:
+    if given is not None and known not in (None, given):
         raise ExperimentError(
             f"lps.replicas is {given}, but experiment {experiment.name} needs {known}; leave lps.replicas out, or "
             "change the experiment"
@@ -86,6 +86,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
             texts[path.name] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ExperimentError(f"--code {path}: cannot be read as text: {' '.join(str(error).split())}") from None
+        if [other.name for other in files].count(path.name) > 1:
+            raise ExperimentError(f"--code {path}: another file has the same name; rename one of the two")
         if not path.stem.isidentifier():
             raise ExperimentError(f"--code {path}: a module's name has letters, digits and underscores; rename it")
     size = sum(len(text.encode()) for text in texts.values())

@@ -88,6 +88,12 @@ def test_own_code_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
     for name, message in wrong.items():
         with pytest.raises(ExperimentError, match=message):
             with_code({}, [tmp_path / name])
+    (tmp_path / "other").mkdir()
+    same = [tmp_path / "twice.py", tmp_path / "other" / "twice.py"]
+    for path in same:
+        path.write_text(f"# {path}")
+    with pytest.raises(ExperimentError, match="another file has the same name"):
+        with_code({}, same)
 
 
 def test_another_number_of_lpss_than_the_experiment_makes_is_refused() -> None:
@@ -95,6 +101,8 @@ def test_another_number_of_lpss_than_the_experiment_makes_is_refused() -> None:
     asked = {"lps": {"replicas": 2}}
     with pytest.raises(ExperimentError, match=r"lps\.replicas is 2, but experiment digits needs 3"):
         with_lps_count(asked, asked, experiment)
+    with pytest.raises(ExperimentError, match=r"lps\.replicas is \[3\]"):
+        with_lps_count({}, {"lps": {"replicas": [3]}}, experiment)
     unknown = load_for_cluster(DIGITS, (), None)
     assert with_lps_count(asked, asked, unknown) == asked
     assert with_lps_count({"lps": 3}, {"lps": 3}, unknown) == {"lps": 3}

@@ -100,8 +100,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     before = helm.values() if is_there else {}
     kept = [before] if is_there and not request.resets_values else []
     values = _values(request, kept, asked, tell)
-    values = _with_rights(cluster, values, tell)
     helm.check(chart, values)  # before anything is written for values that the chart refuses
+    values = _with_rights(cluster, values, tell)
     if not is_there:
         cluster.secrets.ensure_namespace()
     holders = _holders(chart, values, request.experiment)

@@ -361,6 +361,14 @@ def test_a_role_has_no_right_that_who_installs_it_lacks(monkeypatch: pytest.Monk
     assert noted.upgraded["gps"] == {"rbac": {"recordEvents": False}}
 
 
+def test_values_of_another_form_are_refused_by_the_chart(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    Noted(monkeypatch, chart=None, claims=[])
+    monkeypatch.setattr(Helm, "check", raising(ExperimentError("helm: gps: got string, want object")))
+    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None), value_overrides=["gps=x"])
+    with pytest.raises(ExperimentError, match="want object"):
+        remote.up(LAB, request, console)
+
+
 def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
     noted = Noted(monkeypatch, chart=None, claims=[])
     remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)

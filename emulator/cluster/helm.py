@@ -21,7 +21,7 @@ from fedstrata.errors import AddressError, ExperimentError
 
 CHART_NAME = "fedstrata"
 LIBRARY = Path(__file__).with_name("helm_library.py")
-HELM_S = 300
+LONGEST_S = 600  # twice the time after which Helm itself gives up
 FORCE_CONFLICTS = "--force-conflicts"  # an option of Helm 4: the chart's replicas replace those that the GPS has set
 
 
@@ -110,7 +110,7 @@ class Helm:
         if self._release.kubeconfig:
             where += ["--kubeconfig", str(self._release.kubeconfig)]
         command = [str(self._command), *where, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HELM_S, check=False)  # noqa: S603
+        done = _run_to_end(command)
         if done.returncode:
             raise _refused(done.stderr or done.stdout)
         return done.stdout
@@ -130,16 +130,26 @@ class Helm:
         }
         request = {"call": call, "release": self._release.name, "config": config, **arguments}
         command = ["helm", str(LIBRARY)]  # argv[0] is helm, the program is Python
-        done = subprocess.run(  # noqa: S603
-            command, executable=sys.executable, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            input=json.dumps(request), capture_output=True, text=True, timeout=2 * HELM_S, check=False,
-        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = _run_to_end(command, executable=sys.executable, env=environment, input=json.dumps(request))
         reply = json.loads(done.stdout or json.dumps({"error": done.stderr or f"it ended with {done.returncode}"}))
         if "missing" in reply:
             raise ExperimentError("helm is not on the PATH; install Helm 3.8 or later, or pip install helm-python-sdk")
         if "error" in reply:
             raise _refused(reply["error"])
         return reply["result"]
+
+
+def _run_to_end(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run Helm, and return its output. Raises AddressError if Helm does not end."""
+    try:
+        return subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=LONGEST_S, check=False, **options
+        )
+    except subprocess.TimeoutExpired:
+        raise AddressError(
+            f"helm: not finished after {LONGEST_S} s; helm list --all-namespaces shows the state of all releases"
+        ) from None
 
 
 @contextmanager

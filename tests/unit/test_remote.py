@@ -500,6 +500,14 @@ def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_
     assert request["config"] == {"namespace": "edge", "kubeconfig_path": None, "kube_context": "boards"}
 
 
+@pytest.mark.parametrize("command", [None, "/bin/helm"])
+def test_a_helm_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch, command: str | None) -> None:
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: command)
+    monkeypatch.setattr("emulator.cluster.helm.subprocess.run", raising(subprocess.TimeoutExpired("helm", 600)))
+    with pytest.raises(AddressError, match="not finished after 600 s"):
+        Helm(LAB).uninstall()
+
+
 def test_what_helms_library_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
     kubeconfig = tmp_path / "config"

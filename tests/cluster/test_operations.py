@@ -140,7 +140,7 @@ def test_a_release_is_taken_down_and_put_up_in_one_breath(lab: Lab) -> None:
         assert not lab.core.list_namespaced_persistent_volume_claim(lab.namespace).items
         lab.here("up", "experiments/digits.yaml", "--values", _values(lab))
     assert "records stay on lab-fedstrata-gps" in lab.here("down")
-    assert "it has left lab-fedstrata-gps" in lab.here("down", code=6)
+    assert "deletes what it has left: lab-fedstrata-gps" in lab.here("down", code=6)
     assert "deleted lab-fedstrata-gps" in lab.here("down", "--delete-records", "--yes")
 
 

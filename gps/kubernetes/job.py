@@ -37,7 +37,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
     log, backoff = EventLog("run"), Backoff()
     phase = waits_for = ""
     while True:
-        why = f"the GPS at {options.gps} still works on the run of another Job"
+        why, is_there = f"the GPS at {options.gps} still works on the run of another Job", False
         try:
             async with Connection(options.gps, security_of(options, OPERATOR)) as channel:
                 async for status in RunServiceStub(channel).WatchRun(
@@ -45,6 +45,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
                 ):
                     if status.job != job:
                         break
+                    is_there = True
                     if status.phase != phase:
                         phase, waits_for = status.phase, ""
                         log.info("phase", run_id=status.run_id, phase=phase)
@@ -54,6 +55,8 @@ async def follow(options: argparse.Namespace, job: str) -> int:
                         print(f"error: {status.reason}", file=sys.stderr)
                         return EXIT_RUN_FAILED
         except (CallError, CertificateError, NotServedError) as error:
+            if is_there and isinstance(error, CallError) and error.code().name == "DEADLINE_EXCEEDED":
+                continue  # the call has ended after WATCH_S, and the GPS is not away
             why = " ".join(str(error.details() if isinstance(error, CallError) else error).split())
         if why != waits_for:
             log.info("gps_away", reason=why)

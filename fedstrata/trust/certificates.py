@@ -38,7 +38,7 @@ def is_key_of(key: bytes, certificate: x509.Certificate) -> bool:
 
 
 def uris(certificate: x509.Certificate) -> list[str]:
-    """Return the URIs in a certificate."""
+    """Return the URIs in a certificate. Raises CertificateError if its extensions cannot be read."""
     return _alternative_names(certificate, x509.UniformResourceIdentifier)
 
 
@@ -54,6 +54,8 @@ def _alternative_names(
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise CertificateError(f"the certificate's extensions cannot be read: {error}; issue it again") from None
     return names.get_values_for_type(kind)
 
 

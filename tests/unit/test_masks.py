@@ -402,6 +402,18 @@ def test_a_certificate_that_is_revoked_or_has_run_out_vouches_for_nothing(tmp_pa
         check(ids[2], key)
 
 
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [(b"\x55\x1d\x23", b"\x55\x1d\x25"), (b"\x86\x20spiffe", b"\xa3\x20spiffe")],  # an extension twice; an X.400 name
+)
+def test_a_certificate_with_unreadable_extensions_is_refused(tmp_path: Path, part: bytes, other: bytes) -> None:
+    ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
+    key = Masks(EXPERIMENT, ids[2], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "theirs", ids[2]))).key
+    key.certificate = key.certificate.replace(part, other)
+    with pytest.raises(PayloadError, match=r"device-002. does not have the certificate of a device: .* cannot be read"):
+        KeyCheck(EXPERIMENT.run_id, issued(authority, tmp_path / "lps")).check(ids[2], key)
+
+
 # --- where it cannot be ------------------------------------------------------------------------
 
 BASE_FILE = "name: x\nseed: 1\npartition: {kind: iid, devices: 8, examples_per_device: 8}\n"

@@ -143,6 +143,8 @@ def own_host(peer: str) -> str:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except OSError as error:
         raise AddressError(f"cannot find the fleet at {peer}: {error.strerror}; check the address") from None
+    except UnicodeError:  # Python cannot encode the name for DNS
+        raise AddressError(f"{quoted(peer)} is not an address: a part is empty or too long; check the dots") from None
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:

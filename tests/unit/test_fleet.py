@@ -492,6 +492,11 @@ def test_an_address_without_a_way_is_passed_over(monkeypatch: pytest.MonkeyPatch
         own_host("fleet:1")
 
 
+def test_an_address_that_no_name_can_have_is_refused() -> None:
+    with pytest.raises(AddressError, match=r"'10.0.0..2:50070' is not an address"):
+        own_host("10.0.0..2:50070")
+
+
 def test_options_of_another_place_are_refused() -> None:
     with pytest.raises(ExperimentError, match="--boards needs a fleet"):
         Devices(boards=2).backend()

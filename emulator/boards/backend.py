@@ -74,7 +74,7 @@ class FleetBackend(LocalBackend):
             if away := sorted(set(kept["boards"]) - here):
                 way_out = f"to give their devices to other boards, without their state, delete {self._offer_file}"
                 print(f"the run waits for {quoted(*away)}, away from the fleet; {way_out}", file=sys.stderr)
-            return kept["id"], shares_again(kept["boards"], fleet)
+            return kept["id"], shares_again(kept["boards"], fleet, self._most_boards)
         offer_id = f"{experiment.run_id}-{secrets.token_hex(4)}"
         boards = shares(experiment, fleet, self._most_boards)
         ranges = {share.board.name: (share.devices.start, share.devices.stop) for share in boards}

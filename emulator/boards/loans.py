@@ -41,13 +41,19 @@ def offer_of(
     return request
 
 
-def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResponse) -> list[Share]:
+def shares_again(
+    boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResponse, most_boards: int | None = None
+) -> list[Share]:
     """Return the boards of a run that continues. These boards have the state of the run's devices, so they are returned
     even if they are offline. `boards` maps the name of each board to the range of its devices.
 
     Raises:
-        ExperimentError: the fleet does not know a board.
+        ExperimentError: the fleet does not know a board, or `most_boards` allows fewer boards.
     """
+    if most_boards is not None and most_boards < len(boards):
+        raise ExperimentError(
+            f"--boards {most_boards}: this run's devices have their state on {len(boards)} boards; leave --boards out"
+        )
     known = {state.board.name: state.board for state in fleet.boards}
     if missing := sorted(set(boards) - set(known)):
         raise ExperimentError(

@@ -425,6 +425,8 @@ def test_a_run_that_goes_on_takes_the_boards_with_its_state_whatever_else_they_d
     assert {share.board.name: share.devices for share in again} == {"c": range(3), "a": range(3, 5)}
     with pytest.raises(ExperimentError, match="this run's devices have their state on 'd'"):
         shares_again({"c": (0, 3), "d": (3, 5)}, fleet)
+    with pytest.raises(ExperimentError, match="--boards 1: this run's devices have their state on 2 boards"):
+        shares_again({"c": (0, 3), "a": (3, 5)}, fleet, 1)
 
 
 @pytest.fixture

@@ -64,6 +64,8 @@ class Reports:
         self.latest_measured: dict[str, dict[str, float | None]] = {}  # by cluster: loss and metrics
         self._exclude = exclude
         clear_asides(models)
+        for row in journal.rounds.rows(dict(journal.rounds.keys()).items()):  # each cluster's newest before a restart
+            self._show(rounds_pb2.LpsRound.FromString(row))
 
     # --- calls under way ------------------------------------------------------------------------
 
@@ -104,15 +106,18 @@ class Reports:
             for exclusion in header.exclusions:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
         for row in rows:
-            self.latest_rounds[row.home_id] = row
-            measured = metrics_of(row, self._task)
-            if measured is not None:
-                self.latest_measured[row.home_id] = measured
-                self._metrics.evaluated(row.home_id, self._gauges, measured)
+            self._show(row)
+
+    def _show(self, row: rounds_pb2.LpsRound) -> None:
+        self.latest_rounds[row.home_id] = row
+        if (measured := metrics_of(row, self._task)) is not None:
+            self.latest_measured[row.home_id] = measured
+            self._metrics.evaluated(row.home_id, self._gauges, measured)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Check the content of an LPS's report. If it is impossible, raise UnknownChildError or PayloadError."""
-        self._check_known(header.home_id)
+        if header.home_id not in self._places.homes:
+            raise UnknownChildError(f"no cluster is called {quoted(header.home_id)}")
         if header.lps_id and not self._serving.is_known(header.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")
         members = self._members(header.home_id)
@@ -145,10 +150,6 @@ class Reports:
     def _members(self, home_id: str) -> set[str]:
         """Return the devices about which an LPS may report: its present devices, and devices that have left it."""
         return {device.device_id for device in self._places.members(home_id)} | self._places.left(home_id)
-
-    def _check_known(self, home_id: str) -> None:
-        if home_id not in self._places.homes:
-            raise UnknownChildError(f"no cluster is called {quoted(home_id)}")
 
     async def take(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         """Take a cluster's final report and model. A repeated report changes nothing.
@@ -186,9 +187,8 @@ class Reports:
             raise NotServedError(f"{now} serves {header.home_id} now; this report is of an earlier term and is ignored")
 
     def _check_evaluations(self, header: pb.ReportHeader) -> None:
-        members = self._places.members(header.home_id)
-        left = {device.device_id for device in members}
-        examples = {device.device_id: device.num_held_out for device in members}
+        examples = {device.device_id: device.num_held_out for device in self._places.members(header.home_id)}
+        left = set(examples)
         held_out = HeldOut(examples=examples, task=self._task)
         for evaluation in header.evaluations:
             check_evaluation(evaluation)
@@ -232,8 +232,6 @@ class Reports:
     def missing(self) -> list[str]:
         """Return the clusters without a report."""
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
-
-    # --- bytes ----------------------------------------------------------------------------------
 
 
 def _check_length(what: str, said: Sized, longest: int) -> None:

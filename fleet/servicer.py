@@ -7,7 +7,7 @@ from fedstrata.process.sleeping import HOLD_S, Changes
 from fedstrata.trust.board_keys import public_key_of
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceServicer
-from fleet.offers import Fleet
+from fleet.offers import KEY_BYTES, Fleet
 
 
 class FleetServicer(FleetServiceServicer):
@@ -28,7 +28,7 @@ class FleetServicer(FleetServiceServicer):
             PayloadError: the board's key cannot be certified.
         """
         name = request.board.name
-        public_key_of(request.board.public_key)
+        public_key_of(request.board.public_key[:KEY_BYTES])  # the part that the fleet stores
         with self._fleet.visit(name):
             if self._fleet.report(request):
                 self._log.info("board", name=name, runs={run.offer_id[:80]: run.state for run in request.runs[:8]})

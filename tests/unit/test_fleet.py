@@ -193,10 +193,16 @@ def test_a_board_gets_as_many_offers_as_a_reply_can_carry_the_first_ones_first(t
     assert ids(fleet.offers_of("a")) == ["run-1", "run-2", "run-3"]
 
 
-async def test_a_board_whose_key_cannot_be_certified_is_refused_when_it_calls(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
+@pytest.mark.parametrize("is_too_long", [False, True])
+async def test_a_board_whose_key_cannot_be_certified_is_refused_when_it_calls(
+    tmp_path: Path, is_too_long: bool
+) -> None:
+    (tmp_path / "fleet").mkdir()
+    fleet = Fleet(tmp_path / "fleet")
+    request = said(fleet, "a")
+    request.board.public_key = b"x" * 1_000 + b"\n" + key_of(tmp_path)[1] if is_too_long else b""
     with pytest.raises(PayloadError, match="the key that a board sent is damaged"):
-        await FleetServicer(fleet, EventLog("fleet")).FetchOffers(said(fleet, "a"), None)
+        await FleetServicer(fleet, EventLog("fleet")).FetchOffers(request, None)
     assert not fleet.boards
 
 

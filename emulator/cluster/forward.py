@@ -34,7 +34,11 @@ class PodPort:
         self._check()
         with closing(socket.create_server(("127.0.0.1", 0))) as server:
             threading.Thread(target=self._accept, args=(server,), daemon=True).start()
-            yield f"127.0.0.1:{server.getsockname()[1]}"
+            try:
+                yield f"127.0.0.1:{server.getsockname()[1]}"
+            finally:
+                with suppress(OSError):
+                    server.shutdown(socket.SHUT_RDWR)  # ends the thread, which a close alone leaves in `accept`
 
     def _check(self) -> None:
         from kubernetes import client

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 from emulator.cluster import remote
+from emulator.cluster.forward import PodPort
 from emulator.cluster.helm import Helm, _refused, chart_of, check_chart
 from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
@@ -461,6 +463,17 @@ def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: py
     monkeypatch.setattr("emulator.cluster.forward.PodPort._open", refused)
     with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), GpsAccess(found).address():
         pass
+
+
+def test_a_forwarded_port_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodPort, "_check", lambda _: None)
+    monkeypatch.setattr(PodPort, "_open", raising(OSError("no pod")))
+    before = set(threading.enumerate())
+    with PodPort(client.Configuration(), "default", "lab-gps-0", 50051).forwarded() as address:
+        (accepting,) = set(threading.enumerate()) - before
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()  # the thread has begun
+    accepting.join(10)
+    assert not accepting.is_alive()
 
 
 def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

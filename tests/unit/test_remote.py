@@ -471,8 +471,9 @@ def test_a_forwarded_port_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatc
     before = set(threading.enumerate())
     with PodPort(client.Configuration(), "default", "lab-gps-0", 50051).forwarded() as address:
         (accepting,) = set(threading.enumerate()) - before
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()  # the thread has begun
-    accepting.join(10)
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as carried:
+            assert carried.recv(1) == b""  # the thread has passed this connection on, and waits for another
+    accepting.join(5)
     assert not accepting.is_alive()
 
 

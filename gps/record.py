@@ -80,7 +80,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def summary(result: RunResult) -> Summary:
-    """Return the content of summary.json, but without the facts about times and energy, which `Timing.summary` adds.
+    """Return the content of summary.json, but without the facts that `Timing.summary` adds.
     The values of their keys are None.
     """
     experiment = result.experiment

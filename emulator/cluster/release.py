@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedstrata.errors import ExperimentError
 
-NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters: limits of Helm and Kubernetes
 
 
@@ -23,7 +23,7 @@ class Release:
 
     def __post_init__(self) -> None:
         for what, name, most in (("release", self.name, RELEASE_MAX), ("namespace", self.namespace, NAMESPACE_MAX)):
-            if len(name) > most or not NAME.match(name):
+            if len(name) > most or not NAME.fullmatch(name):
                 raise ExperimentError(
                     f"--{what} {name[:80]!r}: a name has at most {most} lower-case letters, digits and hyphens, "
                     "and begins and ends with a letter or digit"

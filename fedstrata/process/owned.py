@@ -128,7 +128,8 @@ class OwnedProcess:
     def kill(self) -> None:
         """Kill the process and all processes that it has started."""
         if self.pid is not None:
-            os.killpg(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _ask_to_stop(self) -> None:
         if self.pid is not None:  # not Process.terminate, which may take the exit code that asyncio awaits

@@ -95,6 +95,21 @@ async def test_a_killed_process_comes_back_at_the_address_it_had(folder: Path) -
     assert restarts == [Restart(process="twice", cause="SIGKILL", count=1)]
 
 
+async def test_to_kill_a_process_that_a_thread_of_asyncio_has_just_reaped_is_no_error(
+    folder: Path, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module("waits", LISTENS, "sys.stdin.read()\n")
+    process = supervisor.start(ProcessSpec(name="waits", command=("waits",), endpoints=ENDPOINTS))
+    await process.addresses()
+    with monkeypatch.context() as reaped:
+        reaped.setattr(os, "killpg", _gone)
+        process.kill()
+
+
+def _gone(pid: int, signum: int) -> None:
+    raise ProcessLookupError
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [(3, DataError), (4, RunStoppedError), (6, AddressError), (7, HandshakeError), (1, RunStoppedError)],

@@ -86,6 +86,7 @@ def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monk
         ("Lab", "default"),
         ("lab_1", "default"),
         ("-lab", "default"),
+        ("lab\n", "default"),
         ("a" * 54, "default"),
         ("lab", "a" * 64),
         ("lab", "A"),

@@ -16,7 +16,7 @@ from device.correction import keeps_zeros
 from device.stacked.dense_stack import DenseStack
 from device.stacked.training import Stacked, descend
 from device.training import TrainingJob, limit_threads, train
-from fedstrata.errors import PayloadError, PluginError
+from fedstrata.errors import PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
 from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, job
@@ -251,7 +251,7 @@ def test_whether_zeros_stay_zeros_is_tried() -> None:
 
 
 def test_vectors_beside_the_weights_are_of_the_models_size_and_belong_to_a_correction() -> None:
-    with pytest.raises(PayloadError, match=r"shape \(3,\); expected float32"):
+    with pytest.raises(PluginError, match=r"shape \(3,\); expected float32"):
         job(9, 0, SETTINGS["one epoch"], correct=Pulled(), beside=(np.zeros(3, np.float32),))
     with pytest.raises(PluginError, match="`beside` has 1 vectors, but `correct` is not given"):
         job(9, 0, SETTINGS["one epoch"], beside=(vector(0),))

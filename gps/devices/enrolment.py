@@ -27,7 +27,7 @@ class Enrolment:
         self._log = log
         self._wait = experiment.deadlines.enrolment
         self._on_return = on_return
-        questions.is_closed = "relevance" in journal.phases() or bool(journal.plans.made())
+        questions.is_closed = bool({"relevance", "grouping"} & journal.phases().keys() or journal.plans.made())
 
     @property
     def is_closed(self) -> bool:
@@ -55,7 +55,7 @@ class Enrolment:
         await self._questions.changes.wait_awake(self._all_answered, self._wait.deadline_s)
         for device in self._present():
             if not self._questions.has_answered_all(device):
-                self._note_absent(device.device_id, "no answer by the deadline")
+                self._leave_behind(device)
         self._check_quorum(self.candidates())
 
     def _all_there(self) -> bool:
@@ -79,10 +79,14 @@ class Enrolment:
             self._note_absent(device_id, "not enrolled by the deadline")
         for device in self._roster.founders:
             if not device.refused and not self._questions.has_begun(device):
-                device.is_late = True
-                self._journal.devices.note_late(device.device_index)
-                self._note_absent(device.device_id, "no answer by the deadline")
+                self._leave_behind(device)
         self._questions.tell()
+
+    def _leave_behind(self, device: Device) -> None:
+        """Continue without a device. If the method places late devices, the device joins when it has answered."""
+        device.is_late = True
+        self._journal.devices.note_late(device.device_index)
+        self._note_absent(device.device_id, "no answer by the deadline")
 
     def _note_absent(self, device_id: str, reason: str) -> None:
         self._log.warning("device_missing", device=device_id, reason=reason)

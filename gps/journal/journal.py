@@ -27,7 +27,11 @@ class Journal(JournalFile):
         self.clock = ClockTable(self)
 
     def begin_phase(self, phase: str) -> None:
-        """Note when a phase begins. A second note of the same phase changes nothing."""
+        """Note when a phase begins. A second note of the same phase changes nothing, except that a continued run may
+        fail again.
+        """
+        if phase == "failed":
+            self.write("DELETE FROM phases WHERE phase = ?", phase)
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def phases(self) -> dict[str, float]:

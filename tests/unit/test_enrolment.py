@@ -262,6 +262,21 @@ async def test_a_device_without_a_row_by_the_deadline_is_left_out(tmp_path: Path
     assert [device.device_index for device in gps.enrolment.candidates()] == [0, 1, 2]
     assert first_plan(gps).related == (0, 1, 2)
     assert matrix_of(gps).shape == (3, 3)
+    placed: list[Device] = []
+    gps.place, gps.questions.sponsors = placed.append, [[0]]
+    await gps.relate(3, row_of(3))  # too late for the first plan
+    assert [device.device_index for device in placed] == [3]
+
+
+async def test_a_gps_that_was_killed_while_it_grouped_waits_for_nobody_again(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, "method=oracle", *DEADLINE)
+    gps.enrol(0, 1, 2)
+    await gps.enrolment.gather_devices()
+    gps.journal.begin_phase("grouping")
+    gps.journal.close()
+    gps.open()
+    assert gps.enrolment.is_closed
+    assert [device.device_index for device in gps.enrolment.candidates()] == [0, 1, 2]
 
 
 async def test_without_questions_a_device_has_said_all_by_enrolling(tmp_path: Path) -> None:

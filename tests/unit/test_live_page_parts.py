@@ -11,6 +11,7 @@ from fedstrata.methods import Plan
 from fedstrata.record.rounds import RoundRow
 from gps.journal.answers import BEFORE
 from gps.page import seconds_left
+from gps.status import seconds_of
 from tests.support.gps_parts import IDS, GpsParts
 
 
@@ -24,6 +25,21 @@ def test_time_left_is_that_of_the_rounds_so_far() -> None:
 )
 def test_time_left_is_not_guessed_before_a_round_is_done_nor_after_the_last(phase: str, done: int) -> None:
     assert seconds_left({"training": 100.0}, phase, done, 10, lambda: 120.0) is None
+
+
+def test_a_run_that_is_continued_after_a_failure_counts_on_and_may_fail_later(tmp_path: Path) -> None:
+    phases = {"enrolment": 100.0, "training": 110.0, "failed": 150.0}
+    assert seconds_of(phases, "failed") == 50
+    assert seconds_of(phases, "training") > 50
+    assert seconds_of(phases | {"completed": 400.0}, "completed") == 300
+    journal = GpsParts(tmp_path).journal
+    times = []
+    for _ in range(2):
+        journal.begin_phase("training")
+        journal.begin_phase("failed")
+        times.append(journal.phases())
+    assert times[0]["training"] == times[1]["training"]
+    assert times[0]["failed"] < times[1]["failed"]
 
 
 def test_rows_are_told_once_and_again_when_they_are_replaced(tmp_path: Path) -> None:

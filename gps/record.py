@@ -155,10 +155,12 @@ def measured_by_metric(
 
 
 def _metrics(task: Task, evaluations: Sequence[rounds_pb2.Evaluation], of: str = "sums") -> dict[str, float | None]:
-    """Return the metrics over all examples of some devices. The devices' sums are added exactly and rounded once."""
-    sums = (getattr(evaluation, of) for evaluation in evaluations)
-    together = [math.fsum(parts) for parts in zip(*(each for each in sums if each), strict=True)]
-    return measured(task, together, sum(evaluation.num_examples for evaluation in evaluations))
+    """Return the metrics over all examples of the devices that have sent sums. The sums are added exactly and rounded
+    once.
+    """
+    sent = [evaluation for evaluation in evaluations if getattr(evaluation, of)]
+    together = [math.fsum(parts) for parts in zip(*(getattr(evaluation, of) for evaluation in sent), strict=True)]
+    return measured(task, together, sum(evaluation.num_examples for evaluation in sent))
 
 
 def _with_mean(values: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -115,6 +115,9 @@ def test_where_devices_use_models_of_their_own_the_received_ones_are_told_of_bes
     told = summary(replace(result, evaluations=evaluations))
     assert told["accuracy"]["lps-0"] == 16 / 20
     assert told["received_accuracy"] == {"lps-0": 9 / 20, "lps-1": 5 / 50, "mean": pytest.approx((0.45 + 0.1) / 2)}
+    evaluations[1].ClearField("received_sums")  # an own method need not measure the received model on each device
+    without = summary(replace(result, evaluations=evaluations))
+    assert without["received_accuracy"]["lps-0"] == 5 / 10
 
 
 def test_what_devices_keep_for_themselves_is_told_by_its_checksum_and_where_it_was_lost(result: RunResult) -> None:

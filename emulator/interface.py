@@ -1,7 +1,6 @@
 """Use Fedstrata from Python. `run` and `load` return a `Record`, and `sweep` returns a `SweepRecord`."""
 
 import html
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from emulator.shipped.examples import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
-from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.experiment_file import load_experiment, override_of, parse_experiment
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import Metric
 
@@ -360,9 +359,9 @@ def _experiment(
 
 
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
-    """Yield the overrides as KEY=VALUE texts, as `--set` takes them. Values are written as JSON, which is also YAML."""
+    """Yield the overrides as KEY=VALUE texts, as `--set` takes them."""
     if isinstance(given, Mapping):
-        yield from (f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in given.items())
+        yield from (override_of(key, value) for key, value in given.items())
     else:
         yield from given
 

@@ -4,6 +4,7 @@
 editors.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -148,6 +149,13 @@ def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     for override in overrides:
         _override(changed, override)
     return changed
+
+
+def override_of(key: str, value: Any) -> str:
+    """Return the text `key=value` of an override. The value is written as JSON, which is also YAML, except for escaped
+    emoji.
+    """
+    return f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
 
 
 def _override(document: dict[str, Any], override: str) -> None:

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -21,12 +20,12 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
-from fedstrata.experiment_file import checked, overridden
+from fedstrata.experiment_file import checked, overridden, override_of
 
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}"
 )  # names of cells, axes and choices, which become names of folders
-# Columns of table.csv after those of the cell and the axes
+# The columns of table.csv, which follow the columns that name the cell and the choice on each axis
 MEASURED: Mapping[str, type] = {
     "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,
     "difference_mean": float, "difference_std": float, "better": int,
@@ -272,8 +271,7 @@ def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
-    as_json = partial(json.dumps, default=str, ensure_ascii=False)  # JSON is also YAML, except for escaped emoji
-    overrides = [f"{key}={as_json(value)}" for key, value in own.items()]
+    overrides = [override_of(key, value) for key, value in own.items()]
     try:
         return checked(overridden(base, overrides), Path(where).parent, seed)
     except ExperimentError as error:

@@ -4,6 +4,7 @@ table, and a CSV text with the gain of each device.
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -66,11 +67,14 @@ def _pairs(results: SweepResults) -> Iterator[Pair]:
     done = [
         (run, results.records[key]) for run in results.sweep.runs if (key := (run.place, run.seed)) in results.records
     ]
-    alone = {run.path: (run, record) for run, record in done if _is_alone(run)}
-    for run, record in done:
-        partners = [theirs for other, theirs in alone.values() if _facts(other, theirs) == _facts(run, record)]
-        if partners and run.path not in alone:
-            yield run, record, partners[-1]
+    alone, others = defaultdict[object, list[tuple[SweepRun, RunRecord]]](list), list[tuple[SweepRun, RunRecord]]()
+    for each in done:
+        (alone[each[0].place.setting, each[0].seed] if _is_alone(each[0]) else others).append(each)
+    for run, record in others:
+        for other, theirs in reversed(alone[run.place.setting, run.seed]):
+            if _facts(other, theirs) == _facts(run, record):
+                yield run, record, theirs
+                break
 
 
 def _is_alone(run: SweepRun) -> bool:
@@ -79,5 +83,5 @@ def _is_alone(run: SweepRun) -> bool:
 
 
 def _facts(run: SweepRun, record: RunRecord) -> tuple[object, ...]:
-    """Return what a run and its partner have in common."""
-    return run.place.setting, run.seed, run.experiment.data, run.experiment.partition, record.headline
+    """Return what a run and its partner have in common, besides the setting and the seed."""
+    return run.experiment.data, run.experiment.partition, record.headline

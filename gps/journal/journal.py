@@ -52,10 +52,12 @@ class Journal(JournalFile):
         """Return, for each LPS that the GPS has refused: the LPS's cluster, the global round and the reason. If the run
         has failed, return no LPS, because LPSs may try again in a run that is continued.
         """
+        if "failed" in self.phases():
+            return []
         return [
             (home_id, int(stage.split()[-1]) - 1, reason.removeprefix("refused: "))
             for home_id, stage, reason in self.exclusions()
-            if stage.startswith("global round") and reason.startswith("refused: ") and "failed" not in self.phases()
+            if stage.startswith("global round") and reason.startswith("refused: ")
         ]
 
     def refused_in_training(self) -> dict[str, str]:

@@ -58,10 +58,10 @@ class Authority:
             raise CertificateError(
                 f"no authority in {folder}: {error.filename}: {error.strerror}; create one with fedstrata certs init"
             ) from None
-        except ValueError:
+        except (ValueError, TypeError):
             raise CertificateError(
-                f"{folder / CA} or {CA_KEY} is damaged; remove {folder}, and create a new authority with fedstrata "
-                "certs init"
+                f"{folder / CA} or {CA_KEY} is damaged, or the key has a password; put the right files back, or remove "
+                f"{folder}, and create a new authority with fedstrata certs init"
             ) from None
         own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:

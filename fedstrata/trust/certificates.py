@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -15,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedstrata.errors import CertificateError
 
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 SHOWN_REMEMBERED = 4096
 AS_CALLER = {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
 
@@ -50,17 +52,22 @@ def dns_names(certificate: x509.Certificate) -> list[str]:
 def _alternative_names(
     certificate: x509.Certificate, kind: type[x509.UniformResourceIdentifier] | type[x509.DNSName]
 ) -> list[str]:
+    names = _extension(certificate, x509.SubjectAlternativeName)
+    return [] if names is None else names.get_values_for_type(kind)
+
+
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
-        return []
+        return None
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise CertificateError(f"the certificate's extensions cannot be read: {error}; issue it again") from None
-    return names.get_values_for_type(kind)
 
 
 def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509.Certificate]) -> str | None:
     """Return why a server would refuse a caller with this certificate now; None if the server would accept the caller.
+    Raises CertificateError if the certificate's extensions cannot be read.
 
     `chain` has the caller's certificate, then further certificates that the caller shows. `authorities` are the
     authorities that the server trusts.
@@ -70,13 +77,9 @@ def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509
         return "certificate has expired"
     if own.not_valid_before_utc > now:
         return "certificate is not yet valid"
-    try:
-        uses = own.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
-        pass
-    else:
-        if AS_CALLER.isdisjoint(uses):
-            return "certificate is not for callers (client authentication)"
+    uses = _extension(own, x509.ExtendedKeyUsage)
+    if uses is not None and AS_CALLER.isdisjoint(uses):
+        return "certificate is not for callers (client authentication)"
     valid = [one for one in authorities if one.not_valid_before_utc <= now <= one.not_valid_after_utc]
     return None if _is_vouched_for(chain, valid) else "no authority that is valid now has issued it"
 

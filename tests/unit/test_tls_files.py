@@ -1,5 +1,6 @@
 """The TLS files of a process: names, what a folder must hold, what replaces it while the process runs, and lists."""
 
+import base64
 import shutil
 import stat
 import time
@@ -7,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from made_certificates import Made, made
 
@@ -154,6 +157,14 @@ def test_an_authority_of_somebody_elses_making_is_told(authority: Authority, fil
     shutil.copy(files.folder / "cert.pem", tmp_path / "authority" / "ca.pem")
     with pytest.raises(CertificateError, match="is not the key of"):
         Authority.load(tmp_path / "authority")
+
+
+def test_an_authority_whose_key_has_a_password_is_told(tmp_path: Path) -> None:
+    root = made("root")
+    (tmp_path / "ca.pem").write_bytes(root.pem)
+    (tmp_path / "ca-key.pem").write_bytes(root.key_pem(b"secret"))
+    with pytest.raises(CertificateError, match="the key has a password; put the right files back"):
+        Authority.load(tmp_path)
 
 
 def test_an_authority_that_succeeds_another_trusts_it_until_it_is_alone(authority: Authority, tmp_path: Path) -> None:
@@ -318,6 +329,14 @@ def now(files: TlsFiles) -> TlsFiles:
     return files.newest(at_once=True)
 
 
+def _with_an_extension_twice(ours: Authority, folder: Path) -> None:
+    found = ours.issued([ROW])
+    der = x509.load_pem_x509_certificate(found["cert.pem"]).public_bytes(Encoding.DER)
+    twice = base64.encodebytes(der.replace(b"\x55\x1d\x23", b"\x55\x1d\x25"))
+    (folder / "cert.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\n" + twice + b"-----END CERTIFICATE-----\n")
+    (folder / "key.pem").write_bytes(found["key.pem"])
+
+
 REPLACED: dict[str, tuple[Callable[[Authority, Path], object], bool]] = {
     "nothing": (lambda ours, folder: None, False),
     "by the same authority": (lambda ours, folder: ours.issue([ROW], folder), True),
@@ -328,6 +347,7 @@ REPLACED: dict[str, tuple[Callable[[Authority, Path], object], bool]] = {
     "all removed": (lambda ours, folder: shutil.rmtree(folder), False),
     "the key alone": (lambda ours, folder: (folder / "key.pem").write_bytes(ours.issued([ROW])["key.pem"]), False),
     "in part": (lambda ours, folder: (folder / "cert.pem").write_text("a part may be missing"), False),
+    "with an extension twice": (lambda ours, folder: _with_an_extension_twice(ours, folder), False),
 }  # fmt: skip
 
 

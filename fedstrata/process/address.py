@@ -1,11 +1,14 @@
 """Network addresses as users write them."""
 
+import re
 import socket
 from contextlib import closing
 from functools import cache
 
 from fedstrata.errors import AddressError
+from fedstrata.process.quoting import quoted
 
+PORT = re.compile("[0-9]{1,5}")
 LOOPBACK = ("127.0.0.1", "::1")
 EVERYWHERE = "::"  # all addresses, also of IPv4; on machines without IPv6, gRPC uses IPv4
 LOOPBACK_S = 2.0  # longer than this machine takes to answer itself
@@ -14,9 +17,19 @@ LOOPBACK_S = 2.0  # longer than this machine takes to answer itself
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of `host:port` or `[v6]:port`. Raises AddressError for other texts."""
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65535 or not host:
-        raise AddressError(f"{address!r} is not an address; write host:port, for instance 127.0.0.1:50051")
+    if not separator or not PORT.fullmatch(port) or int(port) > 65535 or not _can_be_looked_up(host):
+        raise AddressError(f"{quoted(address)} is not an address; write host:port, for instance 127.0.0.1:50051")
     return host.strip("[]"), int(port)
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Return whether a text may be the name or the address of a host. `socket` refuses other texts by a UnicodeError,
+    for instance a name with an empty part.
+    """
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def has_ipv6() -> bool:

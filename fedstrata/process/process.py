@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -29,13 +30,17 @@ Result = TypeVar("Result")
 class Arguments(argparse.ArgumentParser):
     """Parse options that may also come from the environment: `--lps-id` from FEDSTRATA_LPS_ID."""
 
-    def option(self, name: str, help: str, *, default: str | None = None, required: bool = False) -> None:  # noqa: A002
-        """Add an option with a value. The environment variable of the option replaces the default value."""
+    def option(
+        self, name: str, help: str, *, default: str | None = None, required: bool = False,  # noqa: A002
+        read: Callable[[str], str] = str,
+    ) -> None:  # fmt: skip
+        """Add an option with a value, which `read` checks. The environment variable of the option replaces the default
+        value.
+        """
         variable = "FEDSTRATA_" + name.upper().replace("-", "_")
         value = os.environ.get(variable) or default
-        self.add_argument(
-            f"--{name}", default=value, required=required and value is None, help=f"{help} (environment: {variable})"
-        )
+        about = f"{help} (environment: {variable})"
+        self.add_argument(f"--{name}", type=read, default=value, required=required and value is None, help=about)
 
 
 def service_arguments(tier: str, description: str) -> Arguments:
@@ -58,13 +63,20 @@ def program_arguments(module: str, description: str) -> Arguments:
 
 
 def _with_common(arguments: Arguments) -> Arguments:
-    arguments.option("log-level", "Log from this level on: DEBUG, INFO, WARNING or ERROR.", default="INFO")
+    arguments.option("log-level", "Log from this level on: DEBUG, INFO, WARNING or ERROR.", default="INFO", read=_level)
     arguments.add_argument(
         "--exit-with-parent",
         action="store_true",
         help="Stop when standard input ends, as it does when the parent process ends.",
     )
     return arguments
+
+
+def _level(text: str) -> str:
+    level = text.upper()
+    if level not in logging.getLevelNamesMapping():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a level; give DEBUG, INFO, WARNING or ERROR")
+    return level
 
 
 def folder(text: str) -> Path:
@@ -100,7 +112,7 @@ def run_process(
     signal, 143 for SIGTERM. From this code, a supervisor knows that the process is still needed.
     """
     print_whatever_comes()
-    configure_logs(options.log_level.upper())
+    configure_logs(options.log_level)
     try:
         raise_limit()
         if tier is not None and (spans := process_spans()) is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.errors import OutputError
-from fedstrata.process.process import folder
+from fedstrata.process.process import folder, program_arguments
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
@@ -16,6 +16,16 @@ def test_a_folder_that_cannot_be_one_is_an_error_of_one_line(tmp_path: Path, nam
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="give another"):
         folder(str(tmp_path / name))
+
+
+def test_a_level_that_does_not_exist_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDSTRATA_LOG_LEVEL", "verbose")
+    with pytest.raises(SystemExit):
+        program_arguments("lps", "").parse_args([])
+    assert "argument --log-level: 'verbose' is not a level; give DEBUG" in capsys.readouterr().err
+    assert program_arguments("lps", "").parse_args(["--log-level", "debug"]).log_level == "DEBUG"
 
 
 def test_at_debug_a_process_logs_its_own_events_and_no_line_of_grpc_for_each_call() -> None:

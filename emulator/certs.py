@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
 from fedstrata.process.quoting import quoted
+from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, write_private
+from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, private_folder, write_private
 from fedstrata.trust.names import NAMED, ROLES, SERVERS, Name, check_server_domain, device_names
 
 if TYPE_CHECKING:
@@ -95,23 +96,27 @@ def issue(
         raise CertificateError(
             f"{place} has a certificate already; fedstrata certs renew [--server-domain D] makes a new one"
         )
-    write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
-    authority.issue(names, place, days=days, server_domain=server_domain)
+    private_folder(folder)
+    with claimed(folder):
+        write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
+        authority.issue(names, place, days=days, server_domain=server_domain)
     return place
 
 
-def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
-    """Revoke all certificates of a name. Yield each folder into which the new list of revoked names is written.
+def revoke(folder: Path, role: str, ids: Sequence[str]) -> list[Path]:
+    """Revoke all certificates of a name. Return the folders into which the new list of revoked names is written.
 
     Raises:
-        CertificateError: the name is not allowed, or there is no authority.
+        CertificateError: the name is not allowed, there is no authority, or the list is too long.
     """
     names = names_of(role, ids)
     Authority.load(folder / AUTHORITY)
-    revoked = Revoked.load(folder / AUTHORITY / REVOKED).with_also(names)
-    for place in (folder / AUTHORITY, *_places(folder)):
-        write_private(place, revoked.files())
-        yield place
+    with claimed(folder):  # otherwise one of two commands at the same time could lose the other's names
+        files = Revoked.load(folder / AUTHORITY / REVOKED).with_also(names).files()
+        places = [folder / AUTHORITY, *_places(folder)]
+        for place in places:
+            write_private(place, files)
+    return places
 
 
 def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ class ReleaseCertificates:
 
     def give(self, name: str, files: Mapping[str, bytes]) -> None:
         """Replace these files in the Secret `name`, which has the certificate of a process."""
-        self._secrets.write(name, {**(self._secrets.read(name) or {}), **_as_secret(files)})
+        self._secrets.change(name, lambda had: {**had, **_as_secret(files)})
 
     def revoke(self, names: Iterable[Name]) -> str:
         """Revoke all certificates of these names. Return the name of the Secret with the list of revoked names.
@@ -94,13 +94,15 @@ class ReleaseCertificates:
             CertificateError: another program has made this Secret, or the list in it cannot be read.
         """
         name = self.secret(REVOKED_LIST)
-        self._secrets.check_replaceable(name)
-        said = (self._secrets.read(name) or {}).get(REVOKED, b"")
-        try:
-            revoked = Revoked.parse(said.decode())
-        except (CertificateError, UnicodeDecodeError) as error:
-            raise CertificateError(f"Secret {name}: {error}; put its former content back, or delete it") from None
-        self._secrets.write(name, revoked.with_also(names).files())
+
+        def changed(had: Mapping[str, bytes]) -> Mapping[str, bytes]:
+            try:
+                revoked = Revoked.parse(had.get(REVOKED, b"").decode())
+            except (CertificateError, UnicodeDecodeError) as error:
+                raise CertificateError(f"Secret {name}: {error}; put its former content back, or delete it") from None
+            return revoked.with_also(names).files()
+
+        self._secrets.change(name, changed)
         return name
 
     def _write(self, name: str, data: Mapping[str, bytes]) -> None:

@@ -1,7 +1,7 @@
 """Read and write the Secrets of a release, and turn failures of the Kubernetes API into readable errors."""
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import urllib3
 from fedstrata.errors import AccountError, AddressError, CertificateError
 
 REQUEST_S = 15
+WRITES = 10  # tries to write a Secret that other programs also write
 OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of Secrets with certificates
 MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of Secrets that `fedstrata up` may replace
 OF_CERT_MANAGER = "cert-manager.io/certificate-name"  # annotation of Secrets that cert-manager writes
@@ -77,7 +78,7 @@ class KubernetesSecrets:
             AccountError: this account may not read the Secret.
         """
         found = self._found(name)
-        return None if found is None else {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
+        return None if found is None else _content(found)
 
     def _found(self, name: str) -> Any:
         """Return a Secret as a Kubernetes object. If the Secret does not exist, return None."""
@@ -144,20 +145,37 @@ class KubernetesSecrets:
         Raises:
             CertificateError: another program has made a Secret with this name. That Secret stays unchanged.
         """
-        if self.create(name, data):
-            return True
-        found = self._found(name)
-        if found is not None:
-            self._check_ours(found)
-        secret = self._secret(name, data)
-        if found is None or found.type != secret.type:  # missing, or of another type, which cannot be changed
-            self.delete(name)
-            if not self.create(name, data):
-                raise AddressError(f"another program writes Secret {name} at the same time; run fedstrata up again")
-            return True
-        with self._answering():
-            self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)
-        return False
+        return self.change(name, lambda _: data)
+
+    def change(self, name: str, changed: Callable[[dict[str, bytes]], Mapping[str, bytes]]) -> bool:
+        """Write a Secret like `write`, with the content that `changed` returns for the present content, which is empty
+        if the Secret does not exist. If another program changes the Secret meanwhile, begin again.
+        """
+        from kubernetes import client
+
+        for _ in range(WRITES):
+            found = self._found(name)
+            if found is not None:
+                self._check_ours(found)
+            data = changed({} if found is None else _content(found))
+            secret = self._secret(name, data)
+            if found is not None and found.type != secret.type:  # which cannot be changed
+                self.delete(name)
+                found = None
+            if found is None:
+                if self.create(name, data):
+                    return True
+                continue
+            secret.metadata.resource_version = found.metadata.resource_version
+            with self._answering():
+                try:
+                    self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)
+                except client.ApiException as error:
+                    if error.status not in {CONFLICT, NOT_FOUND}:
+                        raise
+                else:
+                    return False
+        raise AddressError(f"other programs write Secret {name} all the time; run the command again")
 
     def _secret(self, name: str, data: Mapping[str, bytes]) -> Any:
         from kubernetes import client
@@ -196,6 +214,10 @@ class KubernetesSecrets:
             except client.ApiException as error:
                 if error.status != NOT_FOUND:
                     raise
+
+
+def _content(found: Any) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
 
 
 def is_ours(metadata: Any, labels: Mapping[str, str]) -> bool:

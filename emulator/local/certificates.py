@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedstrata.experiment import Experiment
+from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import CA, OPERATOR, REVOKED, Revoked, TlsFiles, private_folder, write_private
 from fedstrata.trust.names import Name, device_names
@@ -51,6 +52,7 @@ class RunCertificates:
 
     def _issued(self, name: str, names: list[Name]) -> Path:
         authority = self.authority()  # loaded each time: it may have been renewed
-        write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
-        authority.issue(names, self._folder / name)
+        with claimed(self._folder):
+            write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
+            authority.issue(names, self._folder / name)
         return self._folder / name

@@ -172,8 +172,18 @@ class Revoked:
         return cls(frozenset(names))
 
     def files(self) -> dict[str, bytes]:
-        """Return the content of the list's file by the file's name. If no name is revoked, return an empty mapping."""
-        return {REVOKED: "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()} if self.names else {}
+        """Return the content of the list's file by the file's name. If no name is revoked, return an empty mapping.
+
+        Raises:
+            CertificateError: the content is larger than processes accept.
+        """
+        content = "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()
+        if len(content) > MOST_BYTES:
+            raise CertificateError(
+                f"the list of revoked names would have {len(content)} bytes, and processes accept {MOST_BYTES}; remove "
+                f"names from {REVOKED} whose certificates have expired, or join names to ranges"
+            )
+        return {REVOKED: content} if content else {}
 
     def told(self) -> dict[str, Any]:
         """Return the fields that describe this list in a log event."""

@@ -1,6 +1,6 @@
 """The Secrets of a namespace as a mapping, for tests of who makes and deletes them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fedstrata.errors import CertificateError
 
@@ -29,9 +29,12 @@ class Kept(dict[str, dict[str, bytes]]):
         return True
 
     def write(self, name: str, data: Mapping[str, bytes]) -> bool:
+        return self.change(name, lambda _: data)
+
+    def change(self, name: str, changed: Callable[[dict[str, bytes]], Mapping[str, bytes]]) -> bool:
         self.check_replaceable(name)
         is_new = name not in self
-        self[name] = dict(data)
+        self[name] = dict(changed(self.get(name, {})))
         return is_new
 
     def delete(self, name: str) -> None:

@@ -10,14 +10,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
+from emulator import certs as work
 from emulator.cluster.certificates import ReleaseCertificates
 from emulator.cluster.release import Release
 from emulator.commands import certs as commands
 from emulator.commands.main import execute
-from fedstrata.errors import CertificateError
+from fedstrata.errors import EXIT_RUN_FAILED, CertificateError
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.certificates import dns_names
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import Revoked, TlsFiles
 from fedstrata.trust.names import CERTIFICATE_DAYS, Name
 from fedstrata.trust.security import security_of
 from tests.support.kept_secrets import Kept
@@ -293,6 +294,30 @@ def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(
     lists = [path.read_text() for path in folder.rglob("revoked.txt")]
     assert lists == ["device/pi-1\nlps/lps-0\n"] * 4
     assert TlsFiles.load(folder / "gps").revoked().names == {Name("device", "pi-1"), Name("lps", "lps-0")}
+
+
+def test_one_command_at_a_time_reads_and_writes_the_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, places = list[int](), work._places
+    monkeypatch.setattr("fedstrata.store.files.CLAIM_TRIES", 1)
+    monkeypatch.setattr("fedstrata.store.files.CLAIM_PAUSE_S", 0)
+
+    def meanwhile(found: Path) -> list[Path]:
+        monkeypatch.setattr("emulator.certs._places", places)
+        tried.extend(certs(folder, *words) for words in (["revoke", "device", "pi-2"], ["issue", "gps"]))
+        return places(found)
+
+    monkeypatch.setattr("emulator.certs._places", meanwhile)
+    assert certs(folder, "revoke", "device", "pi-1") == 0
+    assert tried == [EXIT_RUN_FAILED] * 2
+    assert certs(folder, "revoke", "device", "pi-2") == 0
+    assert Revoked.load(folder / "authority" / "revoked.txt").names == {Name("device", "pi-1"), Name("device", "pi-2")}
+
+
+def test_a_list_that_no_process_would_take_is_not_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert certs(folder, "issue", "gps") == 0
+    assert certs(folder, "revoke", "device", *(f"{number}-{'x' * 50}" for number in range(5000))) == 2
+    assert "processes accept 262144; remove names from revoked.txt" in capsys.readouterr().err
+    assert not list(folder.rglob("revoked.txt"))
 
 
 @pytest.mark.parametrize("words", [[], ["device"], ["boss"]])

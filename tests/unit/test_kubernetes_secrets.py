@@ -1,5 +1,6 @@
 """Secrets of certificates at a Kubernetes that keeps them in memory: whose are replaced, and what is said of others."""
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ class Core:
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
+        self.versions = count()
         self.forbidden: set[str] = set()
         self.has_namespace = True
         self.api_client = SimpleNamespace(configuration=SimpleNamespace(host="http://kubernetes"))
@@ -47,12 +49,16 @@ class Core:
         self._check("create")
         if secret.metadata.name in self.kept:
             raise client.ApiException(status=409, reason="Conflict")
+        secret.metadata.resource_version = f"{secret.metadata.name} {next(self.versions)}"
         self.kept[secret.metadata.name] = secret
 
     def replace_namespaced_secret(self, name: str, _namespace: str, secret: Any, **_: object) -> None:
         self._check("update", name)
         if self.kept[name].type != secret.type:
             raise client.ApiException(status=422, reason="Unprocessable Entity")
+        if secret.metadata.resource_version not in {None, self.kept[name].metadata.resource_version}:
+            raise client.ApiException(status=409, reason="Conflict")
+        secret.metadata.resource_version = f"{name} {next(self.versions)}"
         self.kept[name] = secret
 
     def delete_namespaced_secret(self, name: str, _namespace: str, **_: object) -> None:
@@ -120,6 +126,21 @@ def test_one_of_ours_of_another_type_is_made_anew_since_a_type_cannot_change(
     assert secrets.write(GPS, SECOND)
     assert core.kept[GPS].type == "Opaque"
     assert secrets.read(GPS) == SECOND
+
+
+@pytest.mark.parametrize("before", [{}, FIRST])
+def test_of_two_changes_at_once_none_is_lost(secrets: KubernetesSecrets, before: dict[str, bytes]) -> None:
+    if before:
+        secrets.write(GPS, before)
+    others = iter(["theirs", "another's"])
+
+    def changed(had: dict[str, bytes]) -> dict[str, bytes]:
+        if name := next(others, ""):
+            secrets.change(GPS, lambda theirs: {**theirs, name: b""})
+        return {**had, "mine": b""}
+
+    secrets.change(GPS, changed)
+    assert secrets.read(GPS) == {**before, "theirs": b"", "another's": b"", "mine": b""}
 
 
 def test_a_namespace_that_is_not_there_and_may_not_be_made_is_named(core: Core, secrets: KubernetesSecrets) -> None:

@@ -347,7 +347,7 @@ REPLACED: dict[str, tuple[Callable[[Authority, Path], object], bool]] = {
     "all removed": (lambda ours, folder: shutil.rmtree(folder), False),
     "the key alone": (lambda ours, folder: (folder / "key.pem").write_bytes(ours.issued([ROW])["key.pem"]), False),
     "in part": (lambda ours, folder: (folder / "cert.pem").write_text("a part may be missing"), False),
-    "with an extension twice": (lambda ours, folder: _with_an_extension_twice(ours, folder), False),
+    "with an extension twice": (_with_an_extension_twice, False),
 }  # fmt: skip
 
 

@@ -144,13 +144,18 @@ class _Own:
     @classmethod
     def of(cls, tls: TlsFiles) -> "_Own":
         """Return the certificate in these files, and its private key. Raises CertificateError if the key cannot
-        sign.
+        sign, or if others would not accept the certificate.
         """
         try:
             certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
             key = load_pem_private_key(tls.key, None)
         except (ValueError, UnsupportedAlgorithm) as error:
             raise CertificateError(f"{tls.folder / CERT} cannot sign: {error}; issue it again") from None
+        if not _is_issued_by_any(tls.ca, certificate):  # the certificates between the two do not fit into a roster
+            raise CertificateError(
+                f"{tls.folder / CERT} comes from an intermediate authority, so secure_aggregation cannot use it; add "
+                "the intermediate authority to the ca.pem of each process"
+            )
         if isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP256R1):
             return cls(tls, key, certificate)
         raise CertificateError(f"{tls.folder / CERT} has a key that is not on P-256; fedstrata certs issue makes one")

@@ -129,14 +129,15 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
 
     Raises:
         CertificateError: the files are unusable, or their certificate lacks one of the names `me`. Or the domain for
-            servers' names is wrong, or is given without a folder of TLS files.
+            servers' names is wrong. Or an option is given that needs a folder of TLS files.
     """
     domain = options.server_domain or ""
     if options.tls:
         revoked = Path(options.revoked) if options.revoked else None
         return TlsSecurity(TlsFiles.load(Path(options.tls), revoked, check_server_domain(domain)), *me)
-    if domain:
-        raise CertificateError(f"--server-domain {domain} names servers by their certificates; give --tls, too")
+    for option, value in (("--server-domain", domain), ("--revoked", options.revoked)):
+        if value:
+            raise CertificateError(f"{option} {value} needs certificates; give --tls, too")
     return OPEN
 
 

@@ -143,6 +143,11 @@ def test_a_domain_that_callers_cannot_use_is_refused_when_they_start(folder: Pat
         security_of(Namespace(tls=tls, revoked=None, server_domain=domain))
 
 
+def test_a_list_of_revoked_names_is_refused_if_no_caller_has_a_name() -> None:
+    with pytest.raises(CertificateError, match="--revoked lost.txt needs certificates; give --tls, too"):
+        security_of(Namespace(tls="", revoked="lost.txt", server_domain=""))
+
+
 def test_show_says_of_whom_and_until_when(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert certs(folder, "issue", "device", "pi-kitchen", "--days", "20") == 0
     capsys.readouterr()

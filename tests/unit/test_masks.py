@@ -11,15 +11,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from made_certificates import made, unchecked
 
 from device.masking.masks import PIECE, Masks, stream
-from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
+from fedstrata.errors import CertificateError, ExperimentError, OutdatedError, PayloadError, RosterError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.mask_keys import check_unmasked, roster_digest
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.mask_proofs import KeyCheck, Proofs
+from fedstrata.trust.names import Name
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.masks_setting import (
@@ -348,6 +350,17 @@ def test_a_renewed_certificate_that_cannot_sign_is_passed_over_with_a_line(
     assert proofs.key_of(name, bytes(32)) == proofs.key_of(name, bytes(32)) == key
     (record,) = [record for record in caplog.records if record.message == "certificate_signs_nothing"]
     assert "not on P-256" in record.fields["reason"]  # type: ignore[attr-defined]
+
+
+def test_a_certificate_by_an_intermediate_authority_is_told_at_the_start(tmp_path: Path) -> None:
+    root = made("root")
+    between = made("between", root)
+    name = Name("device", "device-000")
+    one = made("one", between, names=[name])
+    with pytest.raises(CertificateError, match=r"comes from an intermediate authority.* add the intermediate"):
+        Proofs("run-1", unchecked(tmp_path / "root", one, name, ca=root.pem))
+    proofs = Proofs("run-1", unchecked(tmp_path / "both", one, name, ca=root.pem + between.pem))
+    assert proofs.key_of("device-000", bytes(32)).signature
 
 
 def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_authority(tmp_path: Path) -> None:

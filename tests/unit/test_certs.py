@@ -144,7 +144,7 @@ def test_a_domain_that_callers_cannot_use_is_refused_when_they_start(folder: Pat
 
 
 def test_a_list_of_revoked_names_is_refused_if_no_caller_has_a_name() -> None:
-    with pytest.raises(CertificateError, match="--revoked lost.txt needs certificates; give --tls, too"):
+    with pytest.raises(CertificateError, match=r"--revoked lost\.txt needs certificates; give --tls, too"):
         security_of(Namespace(tls="", revoked="lost.txt", server_domain=""))
 
 

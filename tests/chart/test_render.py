@@ -281,6 +281,26 @@ def test_a_release_that_begins_with_a_digit_has_names_that_a_service_may_have() 
     assert "--gps=r2nd-fedstrata-gps.lab.svc:50051" in lps["template"]["spec"]["containers"][0]["args"]
 
 
+@pytest.mark.parametrize("name", ["2024", "true"])
+def test_names_that_yaml_reads_as_a_number_or_a_truth_value_stay_names(name: str) -> None:
+    values: dict[str, Any] = {
+        "imagePullSecrets": [name],
+        "data": {"type": "claim", "claimName": name},
+        "code": {"configMap": name},
+        "queue": {"name": name},
+        "gps": {"persistence": {"existingClaim": name}, "serviceAccount": {"name": name}},
+        "lps": {"persistence": {"storageClass": name}, "runtimeClassName": name, "priorityClassName": name},
+        "device": {"external": 1, "externalPods": [name]},
+    }
+    for item in render(values, release=name, namespace=name):
+        check_newest(json.dumps(item))
+
+
+def test_a_release_with_dots_has_names_that_a_service_may_have() -> None:
+    services = [item["metadata"]["name"] for item in render(release="fl.dev") if item["kind"] == "Service"]
+    assert services == ["fl-dev-fedstrata-gps", "fl-dev-fedstrata-lps"]
+
+
 def test_two_long_releases_alike_in_the_beginning_have_different_names() -> None:
     first, second = ({identity(item) for item in render(release="x" * 50 + end)} for end in "ab")
     assert not first & second

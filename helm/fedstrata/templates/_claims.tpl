@@ -3,7 +3,7 @@
 {{- $persistence := (index .root.Values .component).persistence -}}
 accessModes: [ReadWriteOnce]
 {{- with $persistence.storageClass }}
-storageClassName: {{ . }}
+storageClassName: {{ . | quote }}
 {{- end }}
 resources:
   requests:
@@ -48,7 +48,7 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
   name: state-{{ include "fedstrata.fullname" $tier.root }}-{{ $tier.component }}-{{ $ordinal }}
-  namespace: {{ $tier.root.Release.Namespace }}
+  namespace: {{ $tier.root.Release.Namespace | quote }}
   labels:
     {{- include "fedstrata.labels" $tier | nindent 4 }}
 spec:

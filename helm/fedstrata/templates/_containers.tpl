@@ -26,7 +26,7 @@
 - name: FEDSTRATA_LPS_STATEFULSET
   value: {{ include "fedstrata.fullname" . }}-lps
 - name: FEDSTRATA_RELEASE
-  value: {{ .Release.Name }}
+  value: {{ .Release.Name | quote }}
 - name: FEDSTRATA_POD_UID
   valueFrom:
     fieldRef:
@@ -37,7 +37,7 @@
 {{- if .Values.gps.persistence.enabled }}
 - name: state
   persistentVolumeClaim:
-    claimName: {{ include "fedstrata.gpsClaim" . }}
+    claimName: {{ include "fedstrata.gpsClaim" . | quote }}
 {{- else }}
 - name: state
   emptyDir: {}
@@ -84,7 +84,7 @@
 {{- end }}
 {{- if include "fedstrata.hasData" . }}
 - name: FEDSTRATA_DATA
-  value: {{ .Values.data.path }}
+  value: {{ .Values.data.path | quote }}
 {{- end }}
 {{- end }}
 
@@ -98,7 +98,7 @@
   mountPath: /state
 {{- if and (include "fedstrata.hasData" .) (ne .Values.data.type "image") }}
 - name: data
-  mountPath: {{ .Values.data.path }}
+  mountPath: {{ .Values.data.path | quote }}
   readOnly: {{ ne .Values.data.type "none" }}
 {{- end }}
 {{- end }}
@@ -108,12 +108,12 @@
 {{- if eq .Values.data.type "hostPath" }}
 - name: data
   hostPath:
-    path: {{ .Values.data.hostPath }}
+    path: {{ .Values.data.hostPath | quote }}
     type: Directory
 {{- else if eq .Values.data.type "claim" }}
 - name: data
   persistentVolumeClaim:
-    claimName: {{ .Values.data.claimName }}
+    claimName: {{ .Values.data.claimName | quote }}
     readOnly: true
 {{- else if and (eq .Values.data.type "none") (include "fedstrata.hasData" .) }}
 - name: data

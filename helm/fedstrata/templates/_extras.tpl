@@ -76,7 +76,7 @@
 {{- else if include "fedstrata.codeFolder" . }}
 - name: code
   configMap:
-    name: {{ .Values.code.configMap | default (printf "%s-code" (include "fedstrata.fullname" .)) }}
+    name: {{ .Values.code.configMap | default (printf "%s-code" (include "fedstrata.fullname" .)) | quote }}
 {{- end }}
 {{- end }}
 
@@ -86,7 +86,7 @@
 - name: code
   image: {{ .Values.code.image | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) }}, /own-code]
+  command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) | quote }}, /own-code]
   resources:
     requests: {cpu: 50m, memory: 32Mi}
     limits: {memory: 64Mi}

@@ -1,10 +1,11 @@
 {{/* The name of all objects: RELEASE-fedstrata, or RELEASE if it has fedstrata in it already. At most 40
-     characters, so that a pod's name and its revision label stay within 63. A Service's name begins with a letter. */}}
+     characters, so that a pod's name and its revision label stay within 63. A Service's name begins with a letter, and has no dots. */}}
 {{- define "fedstrata.fullname" -}}
 {{- $name := .Values.fullnameOverride -}}
 {{- if not $name -}}
 {{- $name = ternary .Release.Name (printf "%s-fedstrata" .Release.Name) (contains "fedstrata" .Release.Name) -}}
 {{- end -}}
+{{- $name = $name | replace "." "-" -}}
 {{- if regexMatch "^[0-9]" $name }}{{ $name = printf "r%s" $name }}{{ end -}}
 {{- if gt (len $name) 40 -}}
 {{- $name = printf "%s-%s" ($name | trunc 31 | trimSuffix "-") ($name | sha256sum | trunc 8) -}}

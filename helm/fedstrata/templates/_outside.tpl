@@ -70,7 +70,7 @@ apiVersion: v1
 kind: Service
 metadata:
   name: {{ .pod }}-outside
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- include "fedstrata.labels" . | nindent 4 }}
   {{- with $outside.annotations }}
@@ -88,7 +88,7 @@ spec:
   {{- end }}
   {{- if eq $outside.type "LoadBalancer" }}
   {{- with $outside.loadBalancerClass }}
-  loadBalancerClass: {{ . }}
+  loadBalancerClass: {{ . | quote }}
   {{- end }}
   {{- with include "fedstrata.sourceRanges" .root }}
   loadBalancerSourceRanges:
@@ -136,17 +136,17 @@ apiVersion: gateway.networking.k8s.io/{{ include "fedstrata.routeVersion" (dict 
 kind: {{ $kind }}
 metadata:
   name: {{ .pod }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- include "fedstrata.labels" . | nindent 4 }}
 spec:
   parentRefs:
-    - name: {{ $gateway.name }}
+    - name: {{ $gateway.name | quote }}
       {{- with $gateway.namespace }}
-      namespace: {{ . }}
+      namespace: {{ . | quote }}
       {{- end }}
       {{- with $gateway.sectionName }}
-      sectionName: {{ . }}
+      sectionName: {{ . | quote }}
       {{- end }}
   hostnames: [{{ .host | quote }}]
   rules:

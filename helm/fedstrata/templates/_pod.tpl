@@ -198,7 +198,7 @@ metadata:
     {{- end }}
 spec:
   {{- with include "fedstrata.serviceAccount" . }}
-  serviceAccountName: {{ . }}
+  serviceAccountName: {{ . | quote }}
   {{- end }}
   automountServiceAccountToken: {{ eq .component "gps" }}
   # Otherwise Kubernetes adds variables such as FEDSTRATA_GPS_PORT, which Fedstrata would read as options.
@@ -206,14 +206,14 @@ spec:
   {{- with $root.Values.imagePullSecrets }}
   imagePullSecrets:
     {{- range . }}
-    - name: {{ . }}
+    - name: {{ . | quote }}
     {{- end }}
   {{- end }}
   {{- with $tier.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- with $tier.priorityClassName | default $root.Values.queue.priorityClass }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   terminationGracePeriodSeconds: {{ $tier.terminationGracePeriodSeconds }}
   securityContext:

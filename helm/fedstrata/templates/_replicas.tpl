@@ -78,7 +78,7 @@
 - {{ include "fedstrata.fullname" $ }}-device-{{ $ordinal }}
 {{- end }}
 {{- range .Values.device.externalPods }}
-- {{ . }}
+- {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}

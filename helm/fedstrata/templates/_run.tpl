@@ -50,7 +50,7 @@ enableServiceLinks: false
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 securityContext:
@@ -107,6 +107,6 @@ volumes:
 {{/* The label by which Kueue puts a workload into a queue. */}}
 {{- define "fedstrata.queueLabel" -}}
 {{- with .Values.queue.name }}
-kueue.x-k8s.io/queue-name: {{ . }}
+kueue.x-k8s.io/queue-name: {{ . | quote }}
 {{- end }}
 {{- end }}

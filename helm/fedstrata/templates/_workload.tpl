@@ -7,7 +7,7 @@ apiVersion: apps/v1
 kind: {{ $kind }}
 metadata:
   name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "fedstrata.labels" . | nindent 4 }}
     {{- include "fedstrata.queueLabel" $root | nindent 4 }}

@@ -17,6 +17,15 @@ from fedstrata.streams.homes import lps_known
 CODE_BYTES_MAX = 1_000_000  # a ConfigMap holds 1 MiB
 
 
+class _Dateless(yaml.SafeLoader):
+    """Read YAML as Helm does: a date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the values in these files and KEY=VALUE texts. Later values replace earlier values, and texts replace
     values in files.
@@ -111,7 +120,7 @@ def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     if not equals or not all(path):
         raise ExperimentError(f"--set-value {text!r} must be KEY=VALUE, e.g. device.devicesPerPod=5")
     try:
-        found: Any = value if isinstance(_at(defaults, path), str) else yaml.safe_load(value)
+        found: Any = value if isinstance(_at(defaults, path), str) else yaml.load(value, _Dateless)  # noqa: S506
     except yaml.YAMLError:
         raise ExperimentError(f"--set-value {text!r}: {value!r} is not YAML; put text in quotes") from None
     for part in reversed(path):
@@ -132,7 +141,7 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
 def load_values(path: Path) -> dict[str, Any]:
     """Return the content of a values file. Raises ExperimentError if the file cannot be read or is no mapping."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        document = yaml.load(path.read_text(encoding="utf-8"), _Dateless) or {}  # noqa: S506
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ExperimentError(f"cannot read the values file {path}: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from fedstrata.errors import AddressError, ExperimentError
 CHART_NAME = "fedstrata"
 LIBRARY = Path(__file__).with_name("helm_library.py")
 LONGEST_S = 600  # twice the time after which Helm itself gives up
-FORCE_CONFLICTS = "--force-conflicts"  # an option of Helm 4: the chart's replicas replace those that the GPS has set
+# Options of Helm 4: the chart's replicas replace those that the GPS has set, also if Helm 3 has made the release.
+FORCED = ("--server-side=true", "--force-conflicts")
 
 
 class Helm:
@@ -41,7 +43,8 @@ class Helm:
         """
         name = self._release.name
         if self._command is not None:
-            listed = json.loads(self._run(["list", "--all", "--filter", f"^{name}$", "--output", "json"]) or "[]")
+            every = ["--all"] if self._is_version_3 else []  # Helm 4 lists all, and has no such option
+            listed = json.loads(self._run(["list", *every, "--filter", f"^{name}$", "--output", "json"]) or "[]")
         else:
             listed = self._by_library("list")
         return next((chart_of(found) for found in listed if found.get("name") == name), None)
@@ -87,11 +90,8 @@ class Helm:
             self._by_library(call, chart=str(chart), values=dict(values))
             return
         with _as_file(values) as file:
-            force = [FORCE_CONFLICTS] if self._is_version_4() else []
-            self._run([
-                "upgrade", "--install", *force, self._release.name, str(chart),
-                "--values", file,
-            ])  # fmt: skip
+            forced = () if self._is_version_3 else FORCED
+            self._run(["upgrade", "--install", *forced, self._release.name, str(chart), "--values", file])
 
     def uninstall(self) -> None:
         """Uninstall the release. Raises AddressError if the release does not exist."""
@@ -100,8 +100,9 @@ class Helm:
             return
         self._by_library("uninstall")
 
-    def _is_version_4(self) -> bool:
-        return self._run(["version", "--short"]).startswith("v4")
+    @cached_property
+    def _is_version_3(self) -> bool:
+        return self._run(["version", "--short"]).startswith("v3")
 
     def _run(self, arguments: Sequence[str]) -> str:
         where = ["--namespace", self._release.namespace]
@@ -152,11 +153,18 @@ def _run_to_end(command: Sequence[str], **options: Any) -> "subprocess.Completed
         ) from None
 
 
+class _Quoting(yaml.SafeDumper):
+    """Write all texts in quotes. Helm reads some texts as numbers that PyYAML writes without quotes, such as 12e5."""
+
+
+_Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
 @contextmanager
 def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
     """Write values to a temporary file, and yield the name of the file."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(dict(values), file)
+        yaml.dump(dict(values), file, _Quoting)
         file.flush()
         yield file.name
 

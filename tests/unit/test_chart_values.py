@@ -26,6 +26,13 @@ def test_a_values_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
         load_values(tmp_path / "missing.yaml")
 
 
+def test_a_date_in_a_values_file_is_text_as_for_helm(tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text("gps: {podAnnotations: {since: 2026-01-31}}\n")
+    assert load_values(path) == value_of("gps.podAnnotations.since=2026-01-31", {})
+    assert load_values(path) == {"gps": {"podAnnotations": {"since": "2026-01-31"}}}
+
+
 def test_a_single_value_is_given_as_in_a_values_file() -> None:
     defaults = load_values(CHART / "values.yaml")
     assert value_of("device.devicesPerPod=5", defaults) == {"device": {"devicesPerPod": 5}}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helm_python import values_from_yaml
 from kubernetes import client
 from rich.console import Console
 from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
@@ -521,6 +522,31 @@ def test_a_helm_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch, comma
     monkeypatch.setattr("emulator.cluster.helm.subprocess.run", raising(subprocess.TimeoutExpired("helm", 600)))
     with pytest.raises(AddressError, match="not finished after 600 s"):
         Helm(LAB).uninstall()
+
+
+@pytest.mark.parametrize(
+    ("version", "forced"), [("v3.19.0", []), ("v4.0.1", ["--server-side=true", "--force-conflicts"])]
+)
+def test_helm_3_and_helm_4_are_given_options_that_they_know(
+    monkeypatch: pytest.MonkeyPatch, version: str, forced: list[str]
+) -> None:
+    """Helm 4 has no --all, and refuses --force-conflicts alone for a release that Helm 3 has made."""
+    values = {"image": {"tag": "1234e56"}, "device": {"devicesPerPod": 5}, "experiment": "# 😀\n"}
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        said = {"version": f"{version}+g1234567", "list": "[]"}.get(command[3], "")
+        if command[3] == "list" and ("--all" in command) is version.startswith("v4"):
+            return subprocess.CompletedProcess(command, 1, stdout="", stderr="Error: unknown flag: --all")
+        if command[3] == "upgrade":
+            assert command[5:-4] == forced
+            assert values_from_yaml(Path(command[-1]).read_text()) == values
+        return subprocess.CompletedProcess(command, 0, stdout=said, stderr="")
+
+    monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: "/bin/helm")
+    monkeypatch.setattr("emulator.cluster.helm.subprocess.run", run)
+    helm = Helm(LAB)
+    assert helm.chart() is None
+    helm.upgrade(Path("chart"), values)
 
 
 def test_what_helms_library_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -60,6 +60,16 @@ def test_every_container_requests_and_is_limited(values: dict[str, Any]) -> None
         assert "memory" in resources["limits"], component
 
 
+def test_no_container_lacks_what_a_quota_of_the_namespace_counts() -> None:
+    given = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    values: dict[str, Any] = {tier: {"resources": given} for tier in ("gps", "lps", "device")}
+    values |= {"volumeOwner": {"enabled": True}, "code": {"image": "registry.example/mine:1"}}
+    for component, spec, _ in pods(render(values)):
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            resources = container["resources"]
+            assert {"cpu", "memory"} <= {*resources["requests"]} & {*resources["limits"]}, component
+
+
 @pytest.mark.parametrize("values", CASES)
 def test_no_image_is_latest_and_kubernetes_adds_no_variables(values: dict[str, Any]) -> None:
     for _, spec, _ in pods(render(values)):

@@ -86,7 +86,7 @@ containers:
     {{- end }}
     resources:
       requests: {cpu: 50m, memory: 64Mi}
-      limits: {memory: 256Mi}
+      limits: {cpu: 500m, memory: 256Mi}
     securityContext:
       {{- toYaml $root.Values.containerSecurityContext | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError

@@ -59,7 +59,7 @@ def test_accounts_are_annotated_or_named() -> None:
 
 
 def test_volumes_of_the_charts_own_names_are_refused() -> None:
-    for name in ("state", "data", "code", "experiment", "tmp"):
+    for name in ("state", "data", "code", "experiment", "tls", "revoked", "tmp"):
         with pytest.raises(HelmRenderError, match=rf"device\.extraVolumes: {name} is one of the chart's own"):
             render({"device": {"extraVolumes": [{"name": name, "emptyDir": {}}]}})
 
@@ -79,6 +79,15 @@ def test_nobody_is_given_a_volume_where_kubernetes_chooses_the_user() -> None:
     values = {"volumeOwner": {"enabled": True}, "podSecurityContext": {"runAsUser": None}}
     with pytest.raises(HelmRenderError, match=r"volumeOwner\.enabled gives volumes to podSecurity"):
         render(values)
+
+
+def test_resources_and_a_security_context_that_are_left_empty_are_those_without_the_charts_defaults() -> None:
+    empty = {"podSecurityContext": None, **{tier: {"resources": None} for tier in TIERS}}
+    resources = {tier: pod(empty, tier)["containers"][0]["resources"] for tier in TIERS}
+    assert resources["gps"] == {}
+    assert resources["lps"] == {"requests": {"memory": "256Mi"}, "limits": {"memory": "1024Mi"}}
+    assert resources["device"] == {"requests": {"memory": "426Mi"}, "limits": {"memory": "1024Mi"}}
+    assert pod(empty, "lps")["securityContext"] == {}
 
 
 def test_memory_grows_with_the_devices_of_a_pod_unless_resources_say_how_much() -> None:

@@ -5,7 +5,7 @@
 {{- $component := .component -}}
 {{- with (index .root.Values .component).extraVolumes }}
 {{- range . }}
-{{- if has .name (list "state" "data" "code" "experiment" "tls" "tmp") }}{{ fail (printf "%s.extraVolumes: %s is one of the chart's own (state, data, code, experiment, tls, tmp); choose another name" $component .name) }}{{ end }}
+{{- if has .name (list "state" "data" "code" "experiment" "tls" "revoked" "tmp") }}{{ fail (printf "%s.extraVolumes: %s is one of the chart's own (state, data, code, experiment, tls, revoked, tmp); choose another name" $component .name) }}{{ end }}
 {{- end }}
 {{ toYaml . }}
 {{- end }}
@@ -31,7 +31,7 @@
   command: [python3, -c, "import os; os.chown('/state', {{ int $security.runAsUser }}, {{ int $security.runAsGroup }})"]
   resources:
     requests: {cpu: 50m, memory: 32Mi}
-    limits: {memory: 64Mi}
+    limits: {cpu: 500m, memory: 64Mi}
   securityContext:
     runAsUser: 0
     runAsNonRoot: false
@@ -89,7 +89,7 @@
   command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) | quote }}, /own-code]
   resources:
     requests: {cpu: 50m, memory: 32Mi}
-    limits: {memory: 64Mi}
+    limits: {cpu: 500m, memory: 64Mi}
   securityContext:
     {{- toYaml .Values.containerSecurityContext | nindent 4 }}
   volumeMounts:

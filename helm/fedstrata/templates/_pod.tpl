@@ -1,7 +1,7 @@
 {{/* A pod's security context: the tier's keys replace the chart's. (dict "root" $ "component" "lps"); `test` has no tier. */}}
 {{- define "fedstrata.podSecurityContext" -}}
 {{- $tier := get .root.Values .component | default dict -}}
-{{ mergeOverwrite (deepCopy .root.Values.podSecurityContext) ($tier.podSecurityContext | default dict) | toYaml }}
+{{ mergeOverwrite (deepCopy (.root.Values.podSecurityContext | default dict)) ($tier.podSecurityContext | default dict) | toYaml }}
 {{- end }}
 
 {{/* Alive is /healthz, ready is /readyz. The startup probe is one command that waits until the process says that it is ready,
@@ -45,7 +45,7 @@ readinessProbe:
      limits say nothing either, twice that, and no less than 1 GiB. */}}
 {{- define "fedstrata.resources" -}}
 {{- $tier := index .root.Values .component -}}
-{{- $resources := deepCopy $tier.resources -}}
+{{- $resources := deepCopy ($tier.resources | default dict) -}}
 {{- if and $tier.memoryMi (not (hasKey ($resources.requests | default dict) "memory")) -}}
 {{- $devices := ternary (int (get $tier "devicesPerPod" | default 0)) 0 (eq .component "device") -}}
 {{- $mi := add $tier.memoryMi.pod (mul $devices (get $tier.memoryMi "device" | default 0)) -}}

@@ -184,6 +184,9 @@ def test_the_notes_say_what_a_board_runs() -> None:
             {"type": "NodePort", "gps": "a:50051", "lps": "a:30061+"},
             "outside.type NodePort: give ports from 30000 to 32767",
         ),
+        ({"type": "NodePort", "gps": "a:30051", "lps": "a:40061+"}, "outside.type NodePort: give ports from 30000"),
+        ({"type": "NodePort", "gps": "a:30051", "lps": "a:32767+"}, "outside.type NodePort: give ports from 30000"),
+        ({"type": "NodePort", "gps": "a:30062", "lps": "a:30061+"}, "each to one server"),
         (
             {"type": "NodePort", "gps": "a:30051", "lps": "$(FEDSTRATA_POD_NAME):30061"},
             "let the ports of LPSs count up",

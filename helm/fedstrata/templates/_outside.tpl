@@ -37,8 +37,12 @@ $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Names
 {{- $counts := hasSuffix "+" $outside.lps -}}
 {{- if and (gt (int $lps) 1) (not $counts) (not $outside.serverDomain) (not (contains "$(FEDSTRATA_POD_NAME)" $outside.lps)) }}{{ fail (printf "outside.lps %s is one address for %d LPSs: let ports count up (%s+), or put $(FEDSTRATA_POD_NAME) into the name" $outside.lps (int $lps) $outside.lps) }}{{ end -}}
 {{- if and (eq $outside.type "Gateway") (or $counts (not $outside.gateway.name)) }}{{ fail "outside.type Gateway needs outside.gateway.name, and names rather than ports to tell LPSs apart: outside.serverDomain or, with tls.mode off, outside.lps $(FEDSTRATA_POD_NAME).fl.example.org:80" }}{{ end -}}
-{{- $gpsPort := include "fedstrata.portOf" (dict "address" $outside.gps "number" 0) | int -}}
-{{- if and (eq $outside.type "NodePort") (or (lt $gpsPort 30000) (gt $gpsPort 32767) (not $counts)) }}{{ fail "outside.type NodePort: give ports from 30000 to 32767, and let the ports of LPSs count up, such as outside.gps node.example.org:30051, outside.lps node.example.org:30061+" }}{{ end -}}
+{{- $fitting := dict -}}
+{{- range $number := until (add1 $lps | int) -}}
+{{- $port := include "fedstrata.portOf" (dict "address" (ternary $outside.gps $address (eq $number (int $lps))) "number" $number) | int -}}
+{{- if and (ge $port 30000) (le $port 32767) }}{{ $_ := set $fitting (toString $port) true }}{{ end -}}
+{{- end -}}
+{{- if and (eq $outside.type "NodePort") (le (len $fitting) (int $lps)) }}{{ fail "outside.type NodePort: give ports from 30000 to 32767, each to one server, and let the ports of LPSs count up, such as outside.gps node.example.org:30051, outside.lps node.example.org:30061+" }}{{ end -}}
 {{- $lps -}}
 {{- end }}
 

@@ -63,10 +63,11 @@ def readme(chart: Mapping[str, Any], values: str) -> str:
 {chart["description"]}.
 
 ```
-helm install RELEASE {chart["name"]}-{chart["version"]}.tgz --set-file experiment=EXPERIMENT.yaml
+helm install RELEASE {chart["name"]}-{chart["version"]}.tgz --set tls.mode=cert-manager --set-file experiment=FILE.yaml
 ```
 
-Without an experiment it runs one on handwritten digits. Kubernetes {chart["kubeVersion"].removesuffix("-0")};
+`tls.mode` says who makes the pods' certificates. Without an experiment it runs one on handwritten digits.
+Kubernetes {chart["kubeVersion"].removesuffix("-0")};
 images of version {chart["appVersion"]} have to be in `image.registry`, or loaded into the nodes.
 
 ## Values

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from helm_python import Chart, lint
+from helm_python import Chart, lint, parse_set_string
 
 from scripts.archives import unpack
 from scripts.provenance import signing_key
@@ -240,6 +240,13 @@ def test_the_chart_says_where_it_is_from_and_how_it_looks(chart: Path) -> None:
     assert base64.b64decode(metadata["icon"].partition("base64,")[2]).startswith(b"<svg ")
     assert metadata["annotations"]["artifacthub.io/license"] == "Apache-2.0"
     assert "federated-learning" in metadata["keywords"]
+
+
+def test_the_command_of_the_charts_readme_gives_all_that_the_chart_demands(chart: Path) -> None:
+    (command,) = re.findall(r"^helm install .*", (chart / "README.md").read_text(), re.MULTILINE)
+    (given,) = re.findall(r" --set (\S+)", command)
+    with Chart.load(chart) as loaded:
+        loaded.render(parse_set_string(given), name="demo")
 
 
 def at(values: Any, name: str) -> Any:

@@ -102,6 +102,11 @@ def test_the_upgrade_that_the_notes_show_keeps_the_values_that_were_given() -> N
 def test_the_notes_say_what_an_uninstall_leaves() -> None:
     assert "delete pvc demo-fedstrata-gps" in notes()
     assert "component=lps" in notes()
+    for mode in ("generated", "cert-manager", "secret", "off"):  # the last two are Secrets that you make, or none
+        leaves = "delete secret -l app.kubernetes.io/instance=demo,fedstrata.io/holds=certificate" in notes(
+            {"tls": {"mode": mode}}
+        )
+        assert leaves is (mode in {"generated", "cert-manager"})
     gone = {tier: {"persistence": {"retain": "delete"}} for tier in ("gps", "lps")}
     assert "delete pvc" not in notes(gone)
     for tier in ("lps", "device"):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,13 +34,14 @@ class FaultDriver:
         self._tell = tell
         self._processes: dict[str, OwnedProcess] = {}
         self._proxies: dict[Link, list[LinkProxy]] = {}
-        self._paused: set[int] = set()
+        self._pauses: Counter[int] = Counter()  # pauses that have not ended, by process id
+        self._cuts: Counter[Link] = Counter()  # cuts that have not ended
         self.take(faults)
 
     def take(self, faults: Sequence[Fault]) -> None:
         """Use these faults instead of the earlier faults."""
         self._faults = list(faults)
-        self._open = [fault for fault in faults if fault.at.point is None]
+        self._open = dict(enumerate(self._faults))  # faults that have not happened yet, by number
 
     # --- what is started ----------------------------------------------------------------------
 
@@ -51,10 +53,13 @@ class FaultDriver:
         for number, fault in enumerate(self._faults):
             if isinstance(fault, KillFault) and fault.at.point is not None and fault.process in names:
                 self._markers.mkdir(parents=True, exist_ok=True)
-                marker = str((self._markers / f"{number}").absolute())
-                at = fault.at
+                at, marker = fault.at, str(self._marker(number))
                 orders.append({"point": at.point, "round": at.round, "count": at.count, "marker": marker})
         return {VARIABLE: json.dumps(orders)} if orders else {}
+
+    def _marker(self, number: int) -> Path:
+        """Return the file that a process writes just before it kills itself because of this fault."""
+        return (self._markers / f"{number}").absolute()
 
     def add(self, process: OwnedProcess, names: Sequence[str]) -> None:
         """Store a started process under the names that faults use for it."""
@@ -78,59 +83,72 @@ class FaultDriver:
         """
         proxy = LinkProxy()
         await proxy.start(address)
+        if self._cuts[link]:
+            proxy.cut()
         self._proxies.setdefault(link, []).append(proxy)
         return proxy
 
     # --- what happens -------------------------------------------------------------------------
 
     def observe(self, status: pb.RunStatus) -> None:
-        """Cause the faults that are due in this state of the run."""
-        for fault in list(self._open):
-            if is_due(fault.at, status) and self._bring_about(fault):
-                self._open.remove(fault)
+        """Cause the faults that are due in this state of the run. Report these faults, and those that processes have
+        caused themselves.
+        """
+        for number, fault in list(self._open.items()):
+            if self._marker(number).exists() or (is_due(fault.at, status) and self._bring_about(fault)):
+                del self._open[number]
                 self._tell(describe(fault))
 
     def _bring_about(self, fault: Fault) -> bool:
-        """Cause a fault, and return True. If the process or the link of the fault does not exist yet, return False."""
+        """Cause a fault, and return True. If the process or the link of the fault does not exist now, return False."""
         match fault:
             case KillFault() | PauseFault():
                 process = self._processes.get(fault.process)
                 if process is None or process.pid is None:
                     return False
-                if isinstance(fault, PauseFault):
-                    self._pause(process.pid, fault.for_s)
-                else:
-                    process.kill()
+                return self._pause(process.pid, fault.for_s) if isinstance(fault, PauseFault) else process.kill()
             case CutFault():
-                proxies = self._proxies.get(fault.link)
-                if not proxies:
-                    return False
+                proxies = self._proxies.get(fault.link, ())
                 for proxy in proxies:
                     proxy.cut()
-                    asyncio.get_running_loop().call_later(fault.for_s, proxy.mend)
+                if proxies:
+                    self._cuts[fault.link] += 1
+                    asyncio.get_running_loop().call_later(fault.for_s, self._mend, fault.link)
+                return bool(proxies)
+
+    def _pause(self, pid: int, for_s: float) -> bool:
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:  # the process has just died, and is started again
+            return False
+        self._pauses[pid] += 1
+        asyncio.get_running_loop().call_later(for_s, self._go_on, pid)
         return True
 
-    def _pause(self, pid: int, for_s: float) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        self._paused.add(pid)
-        asyncio.get_running_loop().call_later(for_s, self._go_on, pid)
-
     def _go_on(self, pid: int) -> None:
-        if pid in self._paused:
-            self._paused.discard(pid)
+        self._pauses[pid] -= 1
+        if not self._pauses[pid]:
             with suppress(ProcessLookupError):  # the process may have been killed meanwhile
                 os.kill(pid, signal.SIGCONT)
+
+    def _mend(self, link: Link) -> None:
+        self._cuts[link] -= 1
+        if not self._cuts[link]:
+            for proxy in self._proxies[link]:
+                proxy.mend()
 
     def close(self) -> None:
         """Let paused processes continue, so that they can be stopped. Close the proxies. Report the faults that were
         never caused.
         """
-        for pid in list(self._paused):
+        for pid in +self._pauses:
+            self._pauses[pid] = 1
             self._go_on(pid)
         for proxies in self._proxies.values():
             for proxy in proxies:
                 proxy.close()
-        for fault in self._open:
+        self.observe(pb.RunStatus())  # processes may have killed themselves since the last status
+        for fault in self._open.values():
             self._tell(f"did not happen: {describe(fault)}")
 
 
@@ -140,13 +158,16 @@ def is_due(at: Moment, status: pb.RunStatus) -> bool:
         return False
     if at.phase is not None:
         return PHASES.index(status.phase) >= PHASES.index(at.phase)
-    return status.phase == "training" and status.global_round + 1 >= (at.global_round or 1)
+    return at.global_round is not None and status.phase == "training" and status.global_round + 1 >= at.global_round
 
 
 def describe(fault: Fault) -> str:
     """Return a short description of a fault."""
     what = fault.process if isinstance(fault, KillFault | PauseFault) else fault.link
-    moment = f"in {fault.at.phase}" if fault.at.phase else f"in global round {fault.at.global_round}"
+    at = fault.at
+    moment = f"in {at.phase}" if at.phase else f"in global round {at.global_round}"
+    if at.point is not None:
+        moment = f"at {at.point}" + ("" if at.round is None else f" in round {at.round}")
     how_long = "" if isinstance(fault, KillFault) else f" for {fault.for_s:g} s"
     return f"{fault.do} {what}{how_long} {moment}"
 

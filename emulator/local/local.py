@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from emulator.local.faults import FaultDriver
-from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
+from fedstrata.errors import CertificateError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.trust.files import tls_arguments
@@ -109,8 +109,12 @@ class LocalBackend:
             self._watch(started)
 
     def _note_fault(self, fault: str) -> None:
-        with (self._folder / "logs" / "faults.log").open("a", encoding="utf-8") as log:
-            log.write(json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "fault": fault}) + "\n")
+        path, time = self._folder / "logs" / "faults.log", datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            with path.open("a", encoding="utf-8") as log:
+                log.write(json.dumps({"time": time, "fault": fault}) + "\n")
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}; free space, or begin a new run") from None
 
     async def _start_lps(self, index: int) -> OwnedProcess:
         name = f"lps-{index}"
@@ -158,8 +162,10 @@ class LocalBackend:
         """End all processes of the run. Return when all have ended."""
         for watch in self._watches:
             watch.cancel()
-        self._faults.close()
-        await self._supervisor.stop()
+        try:
+            self._faults.close()
+        finally:
+            await self._supervisor.stop()
 
     async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
         """Return the addresses of a process when it has reported them. If the run fails before that, raise the error of

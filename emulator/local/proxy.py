@@ -73,6 +73,10 @@ class LinkProxy:
         except OSError:
             _reset(writer)
             return
+        if self._is_cut:  # since this connection was accepted
+            _reset(writer)
+            _reset(onward_writer)
+            return
         self._pump(reader, onward_writer, writer)
         self._pump(onward_reader, writer, onward_writer)
 

@@ -125,11 +125,15 @@ class OwnedProcess:
         self._is_stopping = True
         self._ask_to_stop()
 
-    def kill(self) -> None:
-        """Kill the process and all processes that it has started."""
-        if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+    def kill(self) -> bool:
+        """Kill the process and all processes that it has started. Return whether the process existed."""
+        if self.pid is None:
+            return False
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def _ask_to_stop(self) -> None:
         if self.pid is not None:  # not Process.terminate, which may take the exit code that asyncio awaits
@@ -252,12 +256,15 @@ def shorten(log: Path) -> None:
 def last_error(log: Path, since: int = 0) -> str | None:
     """Return the reason why a process ended, from its log after byte `since`. The reason is the last line that begins
     with `error: `. Without such a line, it is the last line of the log, such as an exception of Python. If the last
-    line is an event, return None.
+    line is an event, or the log cannot be read, return None.
     """
-    with log.open("rb") as file:
-        size = log.stat().st_size
-        file.seek(max(since if since <= size else 0, size - TAIL_BYTES))
-        lines = file.read().decode(errors="replace").split("\n")
+    try:
+        with log.open("rb") as file:
+            size = log.stat().st_size
+            file.seek(max(since if since <= size else 0, size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:  # for example, the folder was deleted
+        return None
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = next((line for line in reversed(lines) if line.strip()), "")
     reason = errors[-1] if errors else "" if last.startswith("{") else last

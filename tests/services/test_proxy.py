@@ -1,6 +1,7 @@
 """The proxy of the fault `cut`: every byte goes through in its order, and none while the link is cut."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -34,5 +35,29 @@ async def test_all_goes_through_in_order_but_while_the_link_is_cut() -> None:
         await echoed(proxy)
     proxy.mend()
     assert await echoed(proxy) == SENT
+    proxy.close()
+    server.close()
+
+
+async def test_a_connection_that_is_on_its_way_when_the_link_is_cut_does_not_come_about() -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.write(SENT), loopback(), 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    is_asked, address = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def address_of_process() -> Mapping[str, str]:
+        is_asked.set()
+        found: Mapping[str, str] = await address
+        return found
+
+    proxy = LinkProxy()
+    await proxy.start()
+    proxy.lead_to(address_of_process)
+    reader, writer = await asyncio.open_connection(*split_address(proxy.address))
+    await is_asked.wait()
+    proxy.cut()
+    address.set_result({"grpc": f"{host}:{port}"})
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(len(SENT))
+    writer.close()
     proxy.close()
     server.close()

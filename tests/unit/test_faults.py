@@ -1,10 +1,16 @@
 """The faults of an experiment: what may be said, what a run is a function of, and when a fault is due."""
 
+import asyncio
 import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from emulator.local import faults as module
 from emulator.local.faults import FaultDriver, is_due, refuse_faults
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
@@ -84,6 +90,131 @@ def test_a_fault_that_never_came_about_is_told(tmp_path: Path) -> None:
     driver.observe(pb.RunStatus(phase="training"))
     driver.close()
     assert told == ["did not happen: kill lps-9 in global round 1"]
+
+
+def test_a_kill_at_a_point_is_told_once_the_process_has_noted_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    faults = experiment(
+        "{do: kill, process: gps, at: {point: aggregation, round: 1}}",
+        "{do: kill, process: gps, at: {point: upload}}",
+        "{do: kill, process: gps, at: {point: download}}",
+    ).faults
+    driver = FaultDriver(faults, tmp_path, told.append)
+    first, second, _ = (Path(order["marker"]) for order in json.loads(driver.environment(["gps"])[VARIABLE]))
+    first.touch()
+    driver.observe(pb.RunStatus(phase="training"))
+    assert told == ["kill gps at aggregation in round 1"]
+    second.touch()
+    driver.close()
+    assert told[1:] == ["kill gps at upload", "did not happen: kill gps at download"]
+
+
+class Timers:
+    """The event loop of a driver: what is to happen later happens when a test says so."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[float, Callable[..., object], tuple[Any, ...]]] = []
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *arguments: Any) -> None:
+        self._calls.append((delay_s, call, arguments))
+
+    def next(self) -> None:
+        self._calls.sort(key=lambda each: each[0])
+        _, call, arguments = self._calls.pop(0)
+        call(*arguments)
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
+    made = Timers()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: made)
+    return made
+
+
+class Process:
+    pid = 4711
+
+
+class Proxy:
+    is_cut = False
+
+    async def start(self, address: str | None) -> None: ...
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+
+def test_a_process_that_is_paused_twice_goes_on_at_the_end_of_the_longer_pause(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    faults = experiment(
+        "{do: pause, process: device-000, for_s: 1, at: {phase: training}}",
+        "{do: pause, process: device-001, for_s: 4, at: {phase: training}}",
+    ).faults
+    driver = FaultDriver(faults, tmp_path, lambda told: None)
+    driver.add(Process(), ["device-000", "device-001"])  # type: ignore[arg-type]
+    driver.observe(pb.RunStatus(phase="training"))
+    timers.next()
+    assert sent == [signal.SIGSTOP, signal.SIGSTOP]
+    timers.next()
+    assert sent[2:] == [signal.SIGCONT]
+
+
+def test_what_is_paused_at_the_end_goes_on_once(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    fault = "{do: pause, process: gps, for_s: 1, at: {phase: training}}"
+    driver = FaultDriver(experiment(fault, fault).faults, tmp_path, lambda told: None)
+    driver.add(Process(), ["gps"])  # type: ignore[arg-type]
+    driver.observe(pb.RunStatus(phase="training"))
+    driver.close()
+    timers.next()
+    timers.next()
+    assert sent[2:] == [signal.SIGCONT]
+
+
+def test_a_process_that_has_just_died_is_paused_when_it_is_back(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def gone(pid: int, number: int) -> None:
+        raise ProcessLookupError
+
+    told: list[str] = []
+    faults = experiment("{do: pause, process: gps, for_s: 1, at: {phase: training}}").faults
+    driver = FaultDriver(faults, tmp_path, told.append)
+    driver.add(Process(), ["gps"])  # type: ignore[arg-type]
+    with monkeypatch.context() as reaped:
+        reaped.setattr(os, "kill", gone)
+        driver.observe(pb.RunStatus(phase="training"))
+    assert told == []
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    driver.observe(pb.RunStatus(phase="training"))
+    assert told == ["pause gps for 1 s in training"]
+
+
+async def test_a_link_is_cut_until_its_longest_cut_ends_also_for_an_lps_that_starts_meanwhile(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "LinkProxy", Proxy)
+    faults = experiment(
+        "{do: cut, link: lps-gps, for_s: 1, at: {phase: training}}",
+        "{do: cut, link: lps-gps, for_s: 4, at: {phase: training}}",
+    ).faults
+    driver = FaultDriver(faults, tmp_path, lambda told: None)
+    first = await driver.proxy("lps-gps")
+    driver.observe(pb.RunStatus(phase="training"))
+    proxies: Any = (first, await driver.proxy("lps-gps"))
+    timers.next()
+    assert [proxy.is_cut for proxy in proxies] == [True, True]
+    timers.next()
+    assert [proxy.is_cut for proxy in proxies] == [False, False]
 
 
 def test_where_faults_cannot_be_had_they_are_refused() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from emulator.local import local
 from emulator.local.local import LocalBackend, device_ranges
-from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, RunStoppedError
+from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, OutputError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process import owned as module
 from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
@@ -103,7 +104,7 @@ async def test_to_kill_a_process_that_a_thread_of_asyncio_has_just_reaped_is_no_
     await process.addresses()
     with monkeypatch.context() as reaped:
         reaped.setattr(os, "killpg", _gone)
-        process.kill()
+        assert not process.kill()
 
 
 def _gone(pid: int, signum: int) -> None:
@@ -268,6 +269,7 @@ def test_the_last_error_of_a_log_is_the_reason(tmp_path: Path) -> None:
     log.write_bytes(b"error: first\nerror: second \xff\n{}\n")
     assert last_error(log) == "second \ufffd"
     assert last_error(log, since=log.stat().st_size) is None
+    assert last_error(tmp_path / "gone.log") is None
 
 
 def test_without_an_error_line_an_exception_in_the_last_line_is_the_reason(tmp_path: Path) -> None:
@@ -310,6 +312,21 @@ async def test_a_gps_that_cannot_start_stops_the_start(folder: Path) -> None:
     async with backend(folder) as running:
         with pytest.raises(AddressError, match="gps: port taken"):
             await running.start(parse_experiment(EXPERIMENT))
+
+
+async def test_a_run_whose_folder_is_gone_still_ends_its_processes(folder: Path) -> None:
+    write_module(
+        "gps", "import os, pathlib\npathlib.Path('pid').write_text(str(os.getpid()))\n", LISTENS, "sys.stdin.read()\n"
+    )
+    write_module("device", LISTENS_FOR_HTTP, "sys.stdin.read()\n")
+    running = backend(folder, device_processes=1)
+    await running.start(
+        parse_experiment(EXPERIMENT, overrides=["faults=[{do: kill, process: gps, at: {phase: training}}]"])
+    )
+    shutil.rmtree(folder / "logs")
+    with pytest.raises(OutputError, match=r"cannot write .*faults\.log: No such file"):
+        await running.stop()
+    assert is_gone(int(Path("pid").read_text()))
 
 
 async def test_what_does_not_come_up_in_time_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

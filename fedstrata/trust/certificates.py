@@ -11,12 +11,15 @@ from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedstrata.errors import CertificateError
 
 Extension = TypeVar("Extension", bound=x509.ExtensionType)
+CURVES = SECP256R1, SECP384R1
 SHOWN_REMEMBERED = 4096
 AS_CALLER = {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
 
@@ -80,8 +83,14 @@ def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509
     uses = _extension(own, x509.ExtendedKeyUsage)
     if uses is not None and AS_CALLER.isdisjoint(uses):
         return "certificate is not for callers (client authentication)"
+    if not _is_key_for_grpc(own.public_key()):
+        return "its key is neither an RSA key nor on curve P-256 or P-384, so no TLS connection of gRPC can use it"
     valid = [one for one in authorities if one.not_valid_before_utc <= now <= one.not_valid_after_utc]
     return None if _is_vouched_for(chain, valid) else "no authority that is valid now has issued it"
+
+
+def _is_key_for_grpc(key: object) -> bool:
+    return isinstance(key, RSAPublicKey) or (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, CURVES))
 
 
 @lru_cache(SHOWN_REMEMBERED)

@@ -41,10 +41,10 @@ class Made:
 
 def made(
     name: str, by: Signer | None = None, *, days: tuple[float, float] = (-1, 9), names: Sequence[Name] = (),
-    uses: Sequence[x509.ObjectIdentifier] = (),
+    uses: Sequence[x509.ObjectIdentifier] = (), curve: type[ec.EllipticCurve] = ec.SECP256R1,
 ) -> Made:  # fmt: skip
     """A certificate that is valid between two days, counted from now; issued by itself without `by`."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    key, now = ec.generate_private_key(curve()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     issuer = by.certificate.subject if by else subject
     ends = (now + timedelta(days=day) for day in days)

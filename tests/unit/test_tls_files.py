@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP521R1
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from made_certificates import Made, made
@@ -221,6 +222,7 @@ UNUSABLE: dict[str, tuple[Callable[[Authority], Made], str]] = {
         "is not for callers",
     ),
     "of nobody": (lambda ours: made("x", ours), "names no run"),
+    "on a curve that gRPC lacks": (lambda ours: made("x", ours, names=[GPS], curve=SECP521R1), "nor on curve P-256"),
 }  # fmt: skip
 
 

@@ -13,15 +13,30 @@ class EachKeyOnce(yaml.SafeLoader):
     last value.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping. Raises ConstructorError for a key that appears twice."""
+    _keys = 0  # the keys of all mappings so far, with the merged keys
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return the mapping as the text has it, before keys are merged. Raises ConstructorError for a key that appears
+        twice.
+        """
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             name = str(key.value)
             if name in seen and name != "<<":
                 raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", key.start_mark)
             seen.add(name)
-        return super().construct_mapping(node, deep)
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge keys (`<<`) of a mapping. Raises ConstructorError if all mappings together get too many
+        keys.
+        """
+        super().flatten_mapping(node)
+        self._keys += len(node.value)
+        if self._keys > MOST_VALUES:
+            said = f"merge keys (<<) make more than {MOST_VALUES} keys; merge fewer mappings"
+            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
 
 
 def read_yaml(text: str) -> Any:
@@ -32,7 +47,7 @@ def read_yaml(text: str) -> Any:
     """
     try:
         document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # a wrong tag, such as !!int or !!timestamp, raises errors of many kinds
         said = " ".join(str(error).split()).replace(' in "<unicode string>",', " in")
         hint = "; YAML indents with spaces, not with tabs" if "'\\t'" in said else ""
         raise ValueError(f"is not YAML: {said}{hint}") from None
@@ -50,7 +65,7 @@ def _values(document: Any) -> Iterator[Any]:
     while waiting:
         for value in waiting[-1]:
             yield value
-            if isinstance(value, dict | list):
+            if isinstance(value, dict | list | tuple):  # tuples from !!pairs
                 waiting.append(iter(value.values() if isinstance(value, dict) else value))
                 break
         else:

@@ -12,20 +12,33 @@ from fedstrata.experiment_file import parse_experiment
 from tests.support.record_files import SUMMARY
 
 NINE_EACH = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))
+MERGES = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30))
+PAIRS = (f"a{n}: &a{n} !!pairs [{', '.join([f'x: *a{n - 1}'] * 9)}]" for n in range(1, 30))
 BOMB = "\n".join(["a0: &a0 x", *NINE_EACH])
+WRONG_TAGS = ("!!bool maybe", "!!int ''", "!!timestamp x", "!!set [1]", ":".join(["1"] * 400) + ".5")
+
+
+def test_a_mapping_that_is_merged_before_it_is_read_has_no_key_twice() -> None:
+    read = read_yaml("a: &a {k: 1}\nx:\n  y: &b {<<: *a, k: 2}\nc: {<<: *b}")
+    assert read == {"a": {"k": 1}, "x": {"y": {"k": 2}}, "c": {"k": 2}}
+
+
+def test_merge_keys_that_stand_for_more_than_can_be_held_are_refused() -> None:
+    with pytest.raises(ValueError, match=rf"^is not YAML: merge keys \(<<\) make more than {MOST_VALUES} keys"):
+        read_yaml("\n".join(["a0: &a0 {k: 1}", *MERGES]))
 
 
 def test_values_and_aliases_of_them_are_read() -> None:
     assert read_yaml("a: &a {b: [1, 2]}\nc: *a") == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
 
 
-@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {b: *a}"], ids=["nine of nine of nine", "a list", "a map"])
+@pytest.mark.parametrize("text", [BOMB, "\n".join(["a0: &a0 [x: 1]", *PAIRS]), "a: &a [*a]", "a: &a {b: *a}"])
 def test_aliases_that_stand_for_more_than_can_be_walked_through_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=f"has more than {MOST_VALUES} values"):
         read_yaml(text)
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "[" * 100_000])
+@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "[" * 100_000, *WRONG_TAGS])
 def test_what_is_not_yaml_is_told_in_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^is not YAML: [^\n]+$"):
         read_yaml(text)

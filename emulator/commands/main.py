@@ -3,6 +3,7 @@ libraries only when it needs them.
 """
 
 import atexit
+import errno
 import os
 import signal
 import sys
@@ -11,14 +12,14 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 from emulator.commands import bench_device, certs, export, fleet, kubernetes, package, reproduce, retime, sweep
 from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
-from fedstrata.errors import EXIT_INTERRUPTED, EXIT_USAGE, FedstrataError
+from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
 from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
 
@@ -210,8 +211,7 @@ def execute(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has ended. Without this the interpreter prints another error when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)  # the reader of our output has ended
         return EXIT_FAULT
     except Exception as error:  # every other error is printed, not raised
         return _told_error(error)
@@ -223,6 +223,9 @@ def _told_error(error: Exception) -> int:
 
     if isinstance(error, FedstrataError):
         return _end(f"error: {printable(str(error))}", error.exit_code)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        _drop(sys.stdout)
+        return _end("error: a disk is full, so output is not complete; free space and run again", EXIT_OUTPUT)
     if UsageError is not None and isinstance(error, UsageError):
         from fedstrata.experiment.messages import in_plain_words
 
@@ -234,8 +237,21 @@ def _told_error(error: Exception) -> int:
 
 
 def _end(line: str, code: int) -> int:
-    print(line, file=sys.stderr, flush=True)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:  # such as a reader that has ended
+        _drop(sys.stderr)
     return code
+
+
+def _drop(stream: TextIO) -> None:
+    """Discard what this stream still holds. Otherwise the interpreter fails again when it flushes the stream."""
+    with _nowhere() as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _keep_traceback(error: Exception) -> str:
@@ -258,8 +274,10 @@ def main() -> None:
     """Run the `fedstrata` command."""
     # SIGTERM ends a command like Ctrl-C. Own code is also searched in the current folder.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.stdout, sys.stderr = (stream or _nowhere() for stream in (sys.stdout, sys.stderr))  # None: the user closed it
     print_whatever_comes()
-    look_also_in([Path.cwd()])
+    with suppress(FileNotFoundError):  # the current folder is deleted
+        look_also_in([Path.cwd()])
     ended: list[int] = []
     atexit.register(_end_with, ended)  # registered first, so called last
     code = execute(sys.argv[1:])

@@ -63,3 +63,23 @@ def test_an_interrupt_in_the_middle_of_an_import_ends_a_command_with_the_code_of
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("{} --version >/dev/full", 5, "error: a disk is full, so output is not complete; free space and run again\n"),
+        ("{} --version >&-", 0, ""),
+        ("{} report >&- 2>&-", 2, ""),
+        ("rmdir $PWD; {} --version >/dev/null", 0, ""),
+        ("{} report 2>/dev/full", 2, ""),
+    ],
+)
+def test_a_command_ends_in_order_without_a_place_for_its_output_or_a_folder(
+    shell: str, code: int, said: str, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        ["bash", "-c", shell.format(f"{sys.executable} -m emulator")], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", said)

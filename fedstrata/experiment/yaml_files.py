@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 MOST_VALUES = 200_000  # most values of a document, with its aliases expanded; an experiment has a few hundred
+MOST_DIGITS = 1000  # most characters of an integer
 
 
 class EachKeyOnce(yaml.SafeLoader):
@@ -22,10 +23,11 @@ class EachKeyOnce(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
-            name = str(key.value)
-            if name in seen and name != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", key.start_mark)
-            seen.add(name)
+            if not isinstance(key, yaml.ScalarNode):  # the constructor refuses such a key
+                continue
+            if key.value in seen and key.value != "<<":
+                raise _refusal(f"the key {key.value!r} is there twice", key)
+            seen.add(key.value)
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -35,8 +37,20 @@ class EachKeyOnce(yaml.SafeLoader):
         super().flatten_mapping(node)
         self._keys += len(node.value)
         if self._keys > MOST_VALUES:
-            said = f"merge keys (<<) make more than {MOST_VALUES} keys; merge fewer mappings"
-            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
+            raise _refusal(f"it has more than {MOST_VALUES} keys with those of merge keys (<<); merge fewer", node)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Return the integer. Raises ConstructorError for an integer so long that Python would refuse to print it."""
+        if len(node.value) > MOST_DIGITS:
+            raise _refusal(f"the number {node.value[:9]}… has more than {MOST_DIGITS} characters", node)
+        return super().construct_yaml_int(node)
+
+
+EachKeyOnce.add_constructor("tag:yaml.org,2002:int", EachKeyOnce.construct_yaml_int)
+
+
+def _refusal(said: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, said, node.start_mark)
 
 
 def read_yaml(text: str) -> Any:

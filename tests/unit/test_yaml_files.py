@@ -15,7 +15,15 @@ NINE_EACH = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 
 MERGES = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30))
 PAIRS = (f"a{n}: &a{n} !!pairs [{', '.join([f'x: *a{n - 1}'] * 9)}]" for n in range(1, 30))
 BOMB = "\n".join(["a0: &a0 x", *NINE_EACH])
-WRONG_TAGS = ("!!bool maybe", "!!int ''", "!!timestamp x", "!!set [1]", ":".join(["1"] * 400) + ".5")
+WRONG_TAGS = (
+    "!!bool maybe",
+    "!!int ''",
+    "!!timestamp x",
+    "!!set [1]",
+    ":".join(["1"] * 400) + ".5",
+    "0x" + "f" * 5000,
+    "1:" * 3000 + "1",
+)
 
 
 def test_a_mapping_that_is_merged_before_it_is_read_has_no_key_twice() -> None:
@@ -24,8 +32,15 @@ def test_a_mapping_that_is_merged_before_it_is_read_has_no_key_twice() -> None:
 
 
 def test_merge_keys_that_stand_for_more_than_can_be_held_are_refused() -> None:
-    with pytest.raises(ValueError, match=rf"^is not YAML: merge keys \(<<\) make more than {MOST_VALUES} keys"):
+    with pytest.raises(
+        ValueError, match=rf"^is not YAML: it has more than {MOST_VALUES} keys with those of merge keys"
+    ):
         read_yaml("\n".join(["a0: &a0 {k: 1}", *MERGES]))
+
+
+def test_a_key_that_is_a_list_of_lists_is_refused() -> None:
+    with pytest.raises(ValueError, match="found unhashable key"):
+        read_yaml(f"{BOMB}\n? *a29\n: 1")
 
 
 def test_values_and_aliases_of_them_are_read() -> None:

@@ -7,7 +7,6 @@ editors.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,17 +144,26 @@ def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     """Return a copy of the document with each `key.path=value` set. Raises ExperimentError if an override cannot be
     set.
     """
-    changed = deepcopy(document)
+    changed = _unshared(document)
     for override in overrides:
         _override(changed, override)
     return changed
 
 
+def _unshared(value: Any) -> Any:
+    """Return a deep copy. Places that share one object because of an alias in YAML get an object each."""
+    if isinstance(value, dict):
+        return {key: _unshared(each) for key, each in value.items()}
+    return [_unshared(each) for each in value] if isinstance(value, list) else value
+
+
 def override_of(key: str, value: Any) -> str:
-    """Return the text `key=value` of an override. The value is written as JSON, which is also YAML, except for escaped
-    emoji.
+    """Return the text `key=value` of an override. The value is YAML. NumPy's values become numbers and lists, and
+    other objects texts.
     """
-    return f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
+    plain = json.loads(json.dumps(value, default=lambda other: getattr(other, "tolist", other.__str__)()))
+    written = yaml.safe_dump([plain], default_flow_style=True, width=math.inf)
+    return f"{key}={written[1:-2]}"
 
 
 def _override(document: dict[str, Any], override: str) -> None:
@@ -163,33 +171,30 @@ def _override(document: dict[str, Any], override: str) -> None:
     path, separator, value = override.partition("=")
     keys = path.strip().split(".")
     if not separator or not all(keys):
-        raise ExperimentError(f"--set takes key=value, for instance training.global_rounds=3, not {override!r}")
+        raise ExperimentError(f"--set takes key=value, for instance training.global_rounds=3, not {override[:80]!r}")
     node: Any = document
     for key in keys[:-1]:
         if isinstance(node, list):
-            node = _list_item(node, key, override)
+            node = node[_index(node, key, override)]
         else:
             child = node.get(key)
             node[key] = {"name": child} if isinstance(child, str) else child if child is not None else {}
             node = node[key]
         if not isinstance(node, (dict, list)):
-            raise ExperimentError(f"--set {override}: {key} has a value, not further keys")
+            raise ExperimentError(f"--set {override:.80}: {key:.80} has a value, not further keys")
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+        parsed = read_yaml(value)
+    except ValueError as error:
         raise ExperimentError(
-            f"--set {override}: the value is not YAML; close its brackets, and put text in quotes"
+            f"--set {override:.80}: the value {error}; close its brackets, and put text in quotes"
         ) from None
-    if isinstance(node, list):
-        node[node.index(_list_item(node, keys[-1], override))] = parsed
-    else:
-        node[keys[-1]] = parsed
+    node[_index(node, keys[-1], override) if isinstance(node, list) else keys[-1]] = parsed
 
 
-def _list_item(items: list[Any], key: str, override: str) -> Any:
-    if not key.isdecimal() or int(key) >= len(items):
-        raise ExperimentError(f"--set {override}: {key} must be a number from 0 to {len(items) - 1}")
-    return items[int(key)]
+def _index(items: list[Any], key: str, override: str) -> int:
+    if key not in map(str, range(len(items))):
+        raise ExperimentError(f"--set {override:.80}: {key:.80} must be a number from 0 to {len(items) - 1}")
+    return int(key)
 
 
 def check_experiment(experiment: Experiment) -> None:

@@ -4,12 +4,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, LinkSettings
-from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.experiment.yaml_files import read_yaml
+from fedstrata.experiment_file import load_experiment, overridden, override_of, parse_experiment
 from fedstrata.methods.one_shot import OneShot
 
 SMALL = """
@@ -276,7 +278,10 @@ def test_own_code_is_named_as_module_and_function(tmp_path: Path, monkeypatch: p
         ("seed.deeper=3", "--set seed.deeper=3: seed has a value, not further keys"),
         ("partition.tasks.9.devices=1", "9 must be a number from 0 to 1"),
         ("partition.tasks.².devices=1", "² must be a number from 0 to 1"),
+        (f"partition.tasks.{'9' * 5000}=1", "9 must be a number from 0 to 1"),
         ("seed=[", "the value is not YAML"),
+        ("seed=2026-99-99", "the value is not YAML: month must be in 1..12"),
+        (f"seed=0x{'f' * 5000}", "the number 0xfffffff… has more than 1000 characters"),
     ],
 )
 def test_an_override_that_cannot_be_placed_is_told(override: str, message: str) -> None:
@@ -290,6 +295,28 @@ def test_an_override_reaches_into_lists_and_makes_missing_levels() -> None:
     experiment = small("partition.tasks.1.devices=4", "training.optimiser.schedule.decay=0.5")
     assert experiment.device_count == 6
     assert experiment.training.optimiser.schedule.decay == 0.5
+
+
+def test_an_override_changes_its_own_place_and_no_equal_one() -> None:
+    document = read_yaml("same: [1, 1]\nfirst: &alias {k: 1}\nsecond: *alias")
+    changed = overridden(document, ["same.1=2", "second.k=2"])
+    assert changed == {"same": [1, 2], "first": {"k": 1}, "second": {"k": 2}}
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (1e-05, 1e-05),
+        ([1e20], [1e20]),
+        (np.int64(3), 3),
+        (np.float32([0.5]), [0.5]),
+        (Path("a"), "a"),
+        ("1\x85\n", "1\x85\n"),
+    ],
+)
+def test_a_value_of_an_override_keeps_its_type(value: object, read: object) -> None:
+    (found,) = overridden({}, [override_of("key", value)]).values()
+    assert (found, type(found)) == (read, type(read))
 
 
 def test_the_seed_given_beside_the_file_wins() -> None:

@@ -144,7 +144,7 @@ def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     """Return a copy of the document with each `key.path=value` set. Raises ExperimentError if an override cannot be
     set.
     """
-    changed = _unshared(document)
+    changed: dict[str, Any] = _unshared(document)
     for override in overrides:
         _override(changed, override)
     return changed

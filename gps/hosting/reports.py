@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sized
+from collections.abc import AsyncIterator, Callable, Iterator, Sized
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
@@ -16,13 +17,14 @@ from fedstrata.rounds.notes import HeldOut, check_evaluation, check_link_bytes, 
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside
-from fedstrata.tasks import make_task
+from fedstrata.tasks import Task, make_task
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.hosting.link_counts import LinkCounts
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
+from gps.journal.rounds import RoundTable
 from gps.plans.places import Places
 
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
@@ -64,8 +66,8 @@ class Reports:
         self.latest_measured: dict[str, dict[str, float | None]] = {}  # by cluster: loss and metrics
         self._exclude = exclude
         clear_asides(models)
-        for row in journal.rounds.rows(dict(journal.rounds.keys()).items()):  # each cluster's newest before a restart
-            self._show(rounds_pb2.LpsRound.FromString(row))
+        for row in _rows_before_restart(journal.rounds, self._task):
+            self._show(row)
 
     # --- calls under way ------------------------------------------------------------------------
 
@@ -232,6 +234,17 @@ class Reports:
     def missing(self) -> list[str]:
         """Return the clusters without a report."""
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
+
+
+def _rows_before_restart(table: RoundTable, task: Task) -> Iterator[rounds_pb2.LpsRound]:
+    """Yield, for each cluster, the newest row with a measurement, and then the newest row."""
+    keys = table.keys()
+    for home_id in dict(keys):
+        found = table.rows(key for key in reversed(keys) if key[0] == home_id)  # the newest first
+        rows = map(rounds_pb2.LpsRound.FromString, found)
+        newest = next(rows)
+        yield next((row for row in chain((newest,), rows) if metrics_of(row, task) is not None), newest)
+        yield newest
 
 
 def _check_length(what: str, said: Sized, longest: int) -> None:

@@ -123,7 +123,7 @@ def _json(plan: Plan) -> str:
         },
         "offers": [[int(cluster) for cluster in offered] for offered in plan.offers],
         "withdrawn": list(plan.withdrawn),
-        "told": {name: [array.dtype.name, array.tolist()] for name, array in plan.told.items()},
+        "told": {name: [array.dtype.name, array.shape, array.ravel().tolist()] for name, array in plan.told.items()},
         "related": [int(index) for index in plan.related],
         "memory": dict(plan.memory),
     }
@@ -146,7 +146,7 @@ def _plan(text: str, affinity: bytes) -> Plan:
         },
         offers=tuple(tuple(offered) for offered in said["offers"]),
         withdrawn=tuple(said["withdrawn"]),
-        told={name: np.array(values, dtype) for name, (dtype, values) in said["told"].items()},
+        told={name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in said["told"].items()},
         affinity=np.frombuffer(affinity, "<f8").reshape(side, side) if affinity else None,
         related=tuple(said["related"]),
         memory=said["memory"],

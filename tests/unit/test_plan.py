@@ -157,6 +157,16 @@ def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> No
     assert [gps.roster.devices[index].cluster for index in range(5)] == [0, 1, 0, 1, 1]
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0,), (2, 3)])
+def test_arrays_for_all_devices_keep_their_shape(
+    gps: GpsParts, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gps.method, "tells", lambda: {"table": ("float64", shape)})
+    gps.places.make(BEFORE, replace(PLAN, told={"table": np.ones(shape)}))
+    np.testing.assert_array_equal(gps.plans.now.told["table"], np.ones(shape), strict=True)
+    assert gps.plans.told(gps.plans.now) is not None
+
+
 def test_where_devices_were_as_a_round_began_is_known_once_its_plan_is_made_and_after_a_restart(gps: GpsParts) -> None:
     gps.places.make(BEFORE, PLAN)
     moved = replace(PLAN, clusters=((0, 1, 2, 3, 4), ()))

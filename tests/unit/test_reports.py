@@ -119,7 +119,7 @@ def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: 
 
 
 def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(setting: Setting) -> None:
-    for lps_round, examples in ((0, 0), (1, 10), (2, 0), (3, 10)):
+    for lps_round, examples in ((0, 0), (1, 10), (2, 0), (3, 10), (4, 0)):
         row = rounds_pb2.LpsRound(
             home_id="lps-0",
             global_round=lps_round // 2,
@@ -131,7 +131,7 @@ def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(set
         setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
     setting.restart()
-    assert setting.reports.latest_rounds["lps-0"].lps_round == 3
+    assert setting.reports.latest_rounds["lps-0"].lps_round == 4
     assert setting.reports.latest_measured["lps-0"] == {"loss": 2.5, "accuracy": 0.4}
 
 

@@ -111,7 +111,7 @@ def _live(run: Run) -> dict[str, Any]:
         "has_record": run.has_record,
         "global_round": run.rounds.global_round,
         "global_rounds": training.global_rounds,
-        "seconds": round(seconds_of(phases, run.phase), 1),
+        "seconds": round(seconds_of(phases), 1),
         "seconds_left": None if left is None else round(left, 1),
         "device_ids": run.experiment.device_ids(),
         "states": "".join(LETTERS[state] for state in run.roster.state_of_devices()),

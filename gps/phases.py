@@ -114,8 +114,8 @@ class Phases:
         """Return the clusters that have not reported yet, except the clusters of refused LPSs, which can no longer
         report.
         """
-        serving = self._run.serving
-        return [name for name in self._run.reports.missing() if not serving.presence.is_refused(serving.lps_of(name))]
+        awaited = self._run.serving.awaited()
+        return [name for name in self._run.reports.missing() if name in awaited]
 
     def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
         """End the run if the watch for absent LPSs has failed, for example because the journal cannot be written."""

@@ -100,7 +100,7 @@ class Run:
         )  # fmt: skip
         self.bundles = Bundles(
             self.method, self.streams, places=self.places, journal=self.journal, changes=self.changes, log=self.log,
-            clock=self.clock,
+            clock=self.clock, awaited=self.serving.awaited,
         )  # fmt: skip
         executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self.rounds = GlobalRounds(
@@ -127,10 +127,11 @@ class Run:
             clock=self.clock.rounds,
         )
         refused = Refusals(self.log, self._refuse_lps)
-        for home_id, global_round, reason in self.journal.refused_lpss():  # before a restart
-            lps_id, is_adopted = self.serving.server_in(home_id, global_round)
+        if not self.has_record:
+            self.journal.continue_failed()
+        for home_id, lps_id, reason in self.journal.hosting.refusals():  # before a restart
             self.serving.presence.refuse(lps_id)
-            if not is_adopted:
+            if self.serving.lps_of(home_id) == lps_id:
                 refused.reasons[home_id] = reason
         return RoundServer(terms, self.metrics, self.log, executor, accepts_updates=keeper.acceptance, refused=refused)
 
@@ -196,8 +197,11 @@ class Run:
         """Refuse an LPS that has sent an impossible value, and continue the run without this LPS. If the run has
         deadlines, other LPSs adopt the LPS's clusters.
         """
-        self.serving.presence.refuse(self.serving.lps_of(home_id))
-        self.backend.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
+        lps_id, stage = self.serving.lps_of(home_id), self.serving.stage_of(self.rounds.global_round)
+        with self.journal.together():
+            self.journal.hosting.refuse(home_id, lps_id, reason)
+            self.backend.exclude(home_id, stage, f"refused: {reason}")
+        self.serving.presence.refuse(lps_id)
         self.tell()
 
     def _place(self, device: Device) -> None:

@@ -27,7 +27,7 @@ def standing(run: Run) -> RunResult:
         lost_state=[d.device_id for _, d in sorted(run.roster.devices.items()) if d.has_lost_state],
         link_bytes=run.reports.counts.total(),
         exclusions=run.journal.exclusions(),
-        adoptions=[(h.home_id, h.lps_id, run.serving.stage_of(h)) for h in run.serving.handovers],
+        adoptions=[(h.home_id, h.lps_id, run.serving.stage_of(h.global_round)) for h in run.serving.handovers],
         kernels=run.roster.kernels(),
         wall_seconds=wall_seconds(run.journal.phases()),
         global_rounds=run.rounds.global_round,

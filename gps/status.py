@@ -36,7 +36,7 @@ class Status:
             ],
             has_record=run.has_record,
             waits=to_proto(run.waiting.waits),
-            seconds=seconds_of(run.journal.phases(), run.phase),
+            seconds=seconds_of(run.journal.phases()),
             virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
             headline=_metric(run.task.headline),
             epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plans.is_made),
@@ -52,12 +52,12 @@ def _metric(metric: Metric) -> pb.Metric:
     )
 
 
-def seconds_of(phases: Mapping[str, float], phase: str) -> float:
-    """Return how many seconds a run has taken so far or, if `phase` says that the run is over, in total. `phases` has
-    the time at which each phase began.
+def seconds_of(phases: Mapping[str, float]) -> float:
+    """Return how many seconds a run has taken so far or, if the run is over, in total. `phases` has the time at which
+    each phase began.
     """
     began = min(phases.values(), default=0.0)
-    ended = phases.get(phase) if phase in {"completed", "failed"} else None  # an earlier failure was not the end
+    ended = phases.get("completed", phases.get("failed"))
     return max(0.0, (time.time() if ended is None else ended) - began) if phases else 0.0
 
 

@@ -78,7 +78,7 @@ class Adoption:
             self._rounds.server.restart(home_id)
             back, told = handover.is_return, f"{home_id} from {before} to {lps_id}, "
             self._log.warning("returned" if back else "adopted", cluster=home_id, lps=lps_id, was=before)
-            told += self._serving.stage_of(handover)
+            told += self._serving.stage_of(handover.global_round)
             self._backend.tell("Returned" if back else "Adopted", told, is_warning=not back)
             self._backend.label_pods()
             self._tell()

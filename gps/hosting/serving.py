@@ -79,12 +79,6 @@ class Serving:
         """Return the LPS that serves a cluster now."""
         return next((h.lps_id for h in reversed(self.handovers) if h.home_id == home_id), home_id)
 
-    def server_in(self, home_id: str, global_round: int) -> tuple[str, bool]:
-        """Return the LPS that served a cluster at the start of a global round, and whether another LPS followed."""
-        changes = [handover for handover in self.handovers if handover.home_id == home_id]
-        earlier = [handover.lps_id for handover in changes if handover.global_round < global_round]
-        return [home_id, *earlier][-1], len(earlier) < len(changes)
-
     def term_of(self, home_id: str) -> int:
         """Return how often the LPS of a cluster has changed. This number is called the term."""
         return sum(handover.home_id == home_id for handover in self.handovers)
@@ -106,6 +100,13 @@ class Serving:
     def clusters_of(self, lps_id: str) -> list[str]:
         """Return the clusters that an LPS serves. For a refused LPS, return an empty list."""
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
+
+    def awaited(self) -> set[str]:
+        """Return the clusters that can still send something. The clusters of a refused LPS cannot, unless another LPS
+        adopts them.
+        """
+        adoptable = self.adoptable()
+        return {n for n in self._places.homes if n in adoptable or not self.presence.is_refused(self.lps_of(n))}
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
         """Return a reply with the LPS and the cluster of a device. If they are not known yet, or the LPS may not serve
@@ -179,12 +180,12 @@ class Serving:
         self.handovers.append(handover)
         return handover
 
-    def stage_of(self, handover: Handover) -> str:
-        """Return the stage of the run in which a cluster changed its LPS, as a text: `evaluation` or, for example,
-        `global round 3`.
+    def stage_of(self, global_round: int) -> str:
+        """Return the stage of the run in which a global round is open, as a text: `evaluation` or, for example, `global
+        round 3`.
         """
-        is_trained = handover.global_round == self._experiment.training.global_rounds
-        return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
+        is_trained = global_round == self._experiment.training.global_rounds
+        return "evaluation" if is_trained else f"global round {global_round + 1}"
 
 
 def _number(lps_id: str) -> int:

@@ -5,7 +5,7 @@ from gps.journal.plans import PlanTable
 
 
 class HostingTable:
-    """Hold the addresses of LPSs, and each change of the LPS that serves a cluster."""
+    """Hold the addresses of LPSs, each change of the LPS that serves a cluster, and the refused LPSs."""
 
     def __init__(self, file: JournalFile, plans: PlanTable) -> None:
         self._file = file
@@ -29,3 +29,15 @@ class HostingTable:
     def handovers(self) -> list[tuple[str, str, int]]:
         """Return each change as (cluster, new LPS, number of the open global round), in the order of the changes."""
         return self._file.rows("SELECT home_id, lps_id, global_round FROM handovers ORDER BY rowid")
+
+    def refuse(self, home_id: str, lps_id: str, reason: str) -> None:
+        """Note that the GPS has refused the LPS that serves a cluster."""
+        self._file.write("INSERT INTO refusals (home_id, lps_id, reason) VALUES (?, ?, ?)", home_id, lps_id, reason)
+
+    def refusals(self) -> list[tuple[str, str, str]]:
+        """Return (cluster, refused LPS, reason) of each refusal, in the order of the refusals."""
+        return self._file.rows("SELECT home_id, lps_id, reason FROM refusals ORDER BY rowid")
+
+    def forget_refusals(self) -> None:
+        """Let all refused LPSs try again, because a failed run is continued."""
+        self._file.write("DELETE FROM refusals")

@@ -27,12 +27,14 @@ class Journal(JournalFile):
         self.clock = ClockTable(self)
 
     def begin_phase(self, phase: str) -> None:
-        """Note when a phase begins. A second note of the same phase changes nothing, except that a continued run may
-        fail again.
-        """
-        if phase == "failed":
-            self.write("DELETE FROM phases WHERE phase = ?", phase)
+        """Note when a phase begins. A second note of the same phase changes nothing."""
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
+
+    def continue_failed(self) -> None:
+        """Forget that the run has failed, if it has, and which LPSs were refused before. The run goes on."""
+        with self.together():
+            if self.write("DELETE FROM phases WHERE phase = 'failed'"):
+                self.hosting.forget_refusals()
 
     def phases(self) -> dict[str, float]:
         """Return the time at which each phase began, in seconds since 1970."""
@@ -47,18 +49,6 @@ class Journal(JournalFile):
         """Return (device id, phase or round, reason) of all exclusions, sorted by device and round."""
         order = "length(device_id), device_id, length(stage), stage, reason"
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
-
-    def refused_lpss(self) -> list[tuple[str, int, str]]:
-        """Return, for each LPS that the GPS has refused: the LPS's cluster, the global round and the reason. If the run
-        has failed, return no LPS, because LPSs may try again in a run that is continued.
-        """
-        if "failed" in self.phases():
-            return []
-        return [
-            (home_id, int(stage.split()[-1]) - 1, reason.removeprefix("refused: "))
-            for home_id, stage, reason in self.exclusions()
-            if stage.startswith("global round") and reason.startswith("refused: ")
-        ]
 
     def refused_in_training(self) -> dict[str, str]:
         """Return the devices that an LPS has refused until the end of the run, with the reasons."""

@@ -29,8 +29,9 @@ class Bundles:
 
     def __init__(
         self, method: Method, streams: Streams, *, places: Places, journal: Journal, changes: Changes, log: EventLog,
-        clock: GpsClock,
+        clock: GpsClock, awaited: Callable[[], set[str]],
     ) -> None:  # fmt: skip
+        """Set `awaited`, which returns the clusters whose LPSs can still send bundles."""
         self._method = method
         self._streams = streams
         self._places = places
@@ -39,6 +40,7 @@ class Bundles:
         self._changes = changes
         self._log = log
         self._clock = clock
+        self._awaited = awaited
         self.question: Question | None = next((q for q in method.questions() if q.moment is not Moment.BEFORE), None)
 
     async def take(
@@ -92,15 +94,17 @@ class Bundles:
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
-        """Wait for the answers of a global round, and make the plan of the round. Return whether this call made a plan.
+        """Wait for the answers of a global round, but not for those of refused LPSs, and make the plan of the round.
+        Return whether this call made a plan.
 
         No plan is made if the method asks nothing in global rounds, or if the GPS made the plan before a restart.
         """
         question = self.question
         if question is None or self._plans.of_round(global_round) is not None:
             return False
-        homes = set(self._places.homes)
-        await self._changes.wait_awake(lambda: homes <= self._journal.answers.bundled(global_round), deadline_s)
+        await self._changes.wait_awake(
+            lambda: self._awaited() <= self._journal.answers.bundled(global_round), deadline_s
+        )
         given = {
             index: arrays_of(question, pb.Answer.FromString(answer))
             for index, answer in self._journal.answers.all(question.name, global_round).items()

@@ -1,5 +1,6 @@
 """Questions in global rounds: LPSs bundle what their devices answer, and the round's plan is made of it, once."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from gps.journal.answers import BEFORE
 from gps.plans.bundles import Bundles
 from gps.servicer import GpsServicer
 from tests.support.gps_parts import IDS, GpsParts
+from tests.support.loop_time import turns
 
 ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}")
 FIRST, SECOND = {0: (1.0, 2.0), 1: (3.0, 1.0)}, {2: (0.5, 0.5), 3: (2.0, 1.0), 4: (1.0, 2.0)}  # losses by device
@@ -36,6 +38,8 @@ class Setting:
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.gps = GpsParts(folder, *ASKING, *overrides)
         self.gps.enrol(*range(5))
+        self.refused: set[str] = set()
+        self.changes = Changes()
         self._open()
         self.gps.places.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
 
@@ -44,8 +48,8 @@ class Setting:
         model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
         streams = streams_of(gps.experiment, gps.method, model)
         self.bundles = Bundles(
-            gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-            clock=clock_of(gps.experiment).gps(gps.journal.clock),
+            gps.method, streams, places=gps.places, journal=gps.journal, changes=self.changes, log=EventLog("test"),
+            clock=clock_of(gps.experiment).gps(gps.journal.clock), awaited=lambda: set(gps.places.homes) - self.refused,
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -144,6 +148,17 @@ async def test_on_the_virtual_clock_a_plan_is_made_when_the_last_bundle_is_there
         await setting.bundle("lps-1", SECOND, global_round=1, answered_ns=-1)
 
 
+async def test_without_a_deadline_a_plan_is_made_without_the_answers_of_a_refused_lps(setting: Setting) -> None:
+    planned = asyncio.ensure_future(setting.plan())
+    await setting.bundle("lps-0", {0: (1.0, 2.0), 1: (0.0, 1.0)})
+    await turns()
+    assert not planned.done()
+    setting.refused.add("lps-1")
+    setting.changes.tell()
+    assert await planned
+    assert setting.clusters == ((0, 1, 2, 4), (3,))
+
+
 async def test_at_the_deadline_who_has_not_answered_stays_where_it_was(setting: Setting) -> None:
     await setting.bundle("lps-0", {1: (0.0, 1.0)})
     assert await setting.plan(deadline_s=0.001)
@@ -194,6 +209,7 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
         changes=Changes(),
         log=EventLog("test"),
         clock=clock_of(gps.experiment).gps(gps.journal.clock),
+        awaited=set,
     )
     assert bundles.question is None
     with pytest.raises(PayloadError, match="this run asks devices nothing in global rounds"):

@@ -188,7 +188,7 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     clock = SetTime()
     asking = Bundles(
         gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-        clock=RealGpsClock(gps.experiment, gps.journal.clock, clock),
+        clock=RealGpsClock(gps.experiment, gps.journal.clock, clock), awaited=set,
     )  # fmt: skip
     assert asking.question is not None
     answers = {index: answer_to_proto(asking.question, {"losses": np.float64((1, 2))}) for index in (2, 3, 4)}

@@ -307,7 +307,7 @@ def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_e
     rounds = setting.gps.experiment.training.global_rounds
     changed = [setting.serving.hand_over("lps-0", "lps-1", number) for number in (0, rounds - 1, rounds)]
     told = ["global round 1", f"global round {rounds}", "evaluation"]
-    assert [setting.serving.stage_of(handover) for handover in changed] == told
+    assert [setting.serving.stage_of(handover.global_round) for handover in changed] == told
 
 
 def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -> None:
@@ -316,6 +316,7 @@ def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -
     setting.serving.presence.refuse("lps-1")
     assert setting.serving.clusters_of("lps-1") == []
     assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+    assert setting.serving.awaited() == {"lps-0", "lps-1", "lps-2"}
     setting.adopt()
     setting.pass_s(1, 0, 1, 2)  # whatever it says
     assert setting.serving.adoptable() == setting.serving.returnable() == {}
@@ -329,3 +330,4 @@ def test_without_deadlines_nobody_adopts_from_an_lps_that_is_refused(tmp_path: P
     setting.serving.presence.refuse("lps-1")
     assert setting.serving.clusters_of("lps-1") == []
     assert setting.serving.adoptable() == {}
+    assert setting.serving.awaited() == {"lps-0", "lps-2"}

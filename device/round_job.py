@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from fedstrata.clock.device_side import Done
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
-from fedstrata.plugins import own_code_of
 from fedstrata.privacy.updates import private_update, weight_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, arrays_of
@@ -210,14 +210,16 @@ class RoundJob:
         return asked and self.received.round % rounds == 0
 
     async def _local(self) -> Outcome:
-        with own_code_of(self._host.method, "do its local work"):
-            outcome = await self._host.method.local(self.work)
-            weights, size = outcome.weights, self.work.model.layout.size
-            if weights.shape != (size,) or weights.dtype != np.float32:
-                raise PluginError(
-                    f"method {self._host.method.options.name} returned weights of {weights.dtype} and shape "
-                    f"{tuple(weights.shape)}; give Outcome.weights as float32 of shape ({size},), like work.start"
-                )
+        outcome = await self._host.method.local(self.work)
+        weights: Any = getattr(outcome, "weights", outcome)
+        size = self.work.model.layout.size
+        is_array = isinstance(weights, np.ndarray)
+        if not is_array or weights.shape != (size,) or weights.dtype != np.float32:
+            given = f"{weights.dtype} and shape {weights.shape}" if is_array else f"type {type(weights).__name__}"
+            raise PluginError(
+                f"method {self._host.method.options.name} returned weights of {given}; give Outcome.weights as "
+                f"float32 of shape ({size},), like work.start"
+            )
         return outcome
 
     async def _train(self) -> answers_pb2.Answer | Update:

@@ -25,7 +25,6 @@ from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
 from fedstrata.models import Model
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise
 from fedstrata.partitions import DeviceData, PublicData, public_data
-from fedstrata.plugins import own_code_of
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import ReceivedModel, Shield
@@ -122,9 +121,7 @@ async def answered(
     Raises:
         PluginError: the user's own method fails, or returns an answer that the question does not allow.
     """
-    with own_code_of(method, f"answer {question.name}"):
-        arrays = await method.answer(question, work, heard)
-    return answer_to_proto(question, arrays)
+    return answer_to_proto(question, await method.answer(question, work, heard))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,15 +3,19 @@ method or a task.
 """
 
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from fedstrata.errors import FedstrataError, PluginError
+
+Kind = TypeVar("Kind")
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
@@ -47,29 +51,59 @@ def describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return the error for a failure in the user's own FL method. `doing` says what the method failed to do. The
-    message names the line in the method's file.
+def failed(method: Any, function: str, error: Exception) -> PluginError:
+    """Return the error for a failure in a function of an FL method. The message names the line in the method's
+    file.
     """
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""
-    return PluginError(f"method {method.options.name} failed to {doing}: {describe(error)}{place}")
+    return PluginError(f"method {method.options.name} failed in {function}: {describe(error)}{place}")
 
 
 @contextmanager
-def own_code_of(method: Any, doing: str) -> Iterator[None]:
-    """Run a block that calls an FL method. If the method is the user's own code (`module:Class`) and fails, raise
-    PluginError. Errors of Fedstrata's methods stay as they are.
+def or_failed(method: Any, function: str) -> Iterator[None]:
+    """Run a block that calls a function of an FL method. If the block raises an error that is not a FedstrataError,
+    raise PluginError instead.
     """
     try:
         yield
     except FedstrataError:
         raise
     except Exception as error:
-        if ":" not in method.options.name:
-            raise
-        raise failed(method, doing, error) from error
+        raise failed(method, function, error) from error
+
+
+def guarded(own: type[Kind], base: type[Kind]) -> type[Kind]:
+    """Return a subclass of the user's class `own`. If a function that overrides one of `base` fails, PluginError is
+    raised, with the name of the function and the line.
+    """
+    return type(own.__name__, (own,), {"__module__": own.__module__, **dict(_guards(own, base))})
+
+
+def _guards(own: type, base: type) -> Iterator[tuple[str, Any]]:
+    for name, declared in vars(base).items():
+        function = inspect.getattr_static(own, name)
+        if name.startswith("_") or function is declared:
+            continue
+        if isinstance(function, property) and function.fget:
+            yield name, property(_guard(function.fget))
+        elif inspect.isfunction(function):
+            yield name, _guard(function)
+
+
+def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def run(method: Any, *given: Any, **named: Any) -> Any:
+        with or_failed(method, function.__name__):
+            return function(method, *given, **named)
+
+    @wraps(function)
+    async def wait(method: Any, *given: Any, **named: Any) -> Any:
+        with or_failed(method, function.__name__):
+            return await function(method, *given, **named)
+
+    return wait if inspect.iscoroutinefunction(function) else run
 
 
 def _import(name: str, place: str) -> ModuleType:

@@ -1,8 +1,9 @@
 """One run at the GPS: its parts, its state, and the callers that wait for a change of the state."""
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedstrata.clock.clocks import clock_of
@@ -164,8 +165,6 @@ class Run:
         done, rounds = self.rounds.global_round, self.experiment.training.global_rounds
         self.backend.show(Standing(phase=self.phase, global_round=done, global_rounds=rounds, reason=self.reason))
 
-    # --- changes ------------------------------------------------------------------------------
-
     def enter(self, phase: str) -> None:
         """Begin a phase of the run, and write its beginning to the journal."""
         self.phase = phase
@@ -197,10 +196,10 @@ class Run:
         """Refuse an LPS that has sent an impossible value, and continue the run without this LPS. If the run has
         deadlines, other LPSs adopt the LPS's clusters.
         """
-        lps_id, stage = self.serving.lps_of(home_id), self.serving.stage_of(self.rounds.global_round)
+        lps_id = self.serving.lps_of(home_id)
         with self.journal.together():
             self.journal.hosting.refuse(home_id, lps_id, reason)
-            self.backend.exclude(home_id, stage, f"refused: {reason}")
+            self.backend.exclude(home_id, self.serving.stage_of(self.rounds.global_round), f"refused: {reason}")
         self.serving.presence.refuse(lps_id)
         self.tell()
 
@@ -209,11 +208,8 @@ class Run:
         plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))
-        try:
+        with stopping(self):
             cluster = placed(self.method, described(self.experiment, [device])[0], answers, plan)
-        except PluginError as error:
-            self.stop(str(error))  # otherwise only the device would get the error, and the run would wait for it
-            raise
         self.places.place(device, cluster, self._first_round(device))
         self.log.info("device_placed_late", device=device.device_id, cluster=self.places.cluster_name(cluster))
         self.backend.label_pods()
@@ -244,3 +240,15 @@ class Run:
         if not self.is_over:
             self.reason = reason
             self.stopped.set()
+
+
+@contextmanager
+def stopping(run: Run) -> Iterator[None]:
+    """Execute a block. If the user's own code fails in it, end the run. Otherwise only the caller would get the error,
+    and the run would wait for the caller.
+    """
+    try:
+        yield
+    except PluginError as error:
+        run.stop(str(error))
+        raise

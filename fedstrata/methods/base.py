@@ -378,13 +378,13 @@ class Method:
         """Return the device's answer to a question. `heard` has what `hear` returned for the relayed answers of other
         devices, by the index of the other device.
         """
-        raise NotImplementedError(f"{type(self).__name__} asks {question.name}, but does not implement answer")
+        raise PluginError(f"{type(self).__name__} asks {question.name}, but does not implement answer")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
         """Return a value computed from the relayed answer of another device. The device's own next answer receives
         these values as the argument `heard`.
         """
-        raise NotImplementedError(f"{type(self).__name__} relays {question.name}, but does not implement hear")
+        raise PluginError(f"{type(self).__name__} relays {question.name}, but does not implement hear")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError if an answer has the right shapes but impossible values. `relayed_by` has the indexes of

@@ -9,6 +9,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Facts, Method
+from fedstrata.plugins import guarded
 from fedstrata.tasks import make_task
 
 DEFAULT = "one_shot"
@@ -65,6 +66,8 @@ def make_method(experiment: Experiment) -> Method:
 def method_of(settings: MethodSettings, facts: Facts) -> Method:
     """Return the method with these options. Raises the same errors as `make_method`."""
     kind = method_class(settings.name)
+    if settings.name not in REGISTRY:
+        kind = guarded(kind, Method)
     return METHODS.made(settings.name, lambda: kind(settings, facts))
 
 

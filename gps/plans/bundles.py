@@ -4,14 +4,13 @@ plan of the round.
 
 import asyncio
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from fedstrata.clock.gps_side import GpsClock
 from fedstrata.clock.reported import LATEST_NS
-from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
+from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
-from fedstrata.plugins import failed
+from fedstrata.plugins import or_failed
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import arrays_of, bytes_of
@@ -31,7 +30,7 @@ class Bundles:
         self, method: Method, streams: Streams, *, places: Places, journal: Journal, changes: Changes, log: EventLog,
         clock: GpsClock, awaited: Callable[[], set[str]],
     ) -> None:  # fmt: skip
-        """Set `awaited`, which returns the clusters whose LPSs can still send bundles."""
+        """Set `awaited`, which returns the clusters that can still send bundles."""
         self._method = method
         self._streams = streams
         self._places = places
@@ -124,7 +123,7 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
     """Return the number of the cluster that the method chooses for the late device `late`. Raises PluginError if the
     method's code fails, or chooses a cluster that the plan does not have.
     """
-    with _or_failed(method, "place a late device"):
+    with or_failed(method, "place"):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
         raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
@@ -135,18 +134,5 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
     """Let a method make a plan from the devices' answers, and return the plan. `before` is the previous plan; None for
     the first plan. Raises PluginError if the method's code fails.
     """
-    with _or_failed(method, "make a plan"):
+    with or_failed(method, "plan"):
         return method.plan(moment, answers, before)
-
-
-@contextmanager
-def _or_failed(method: Method, doing: str) -> Iterator[None]:
-    """Run a block. If the method's code in the block raises an error that is not a FedstrataError, raise PluginError
-    instead.
-    """
-    try:
-        yield
-    except FedstrataError:
-        raise
-    except Exception as error:
-        raise failed(method, doing, error) from error

@@ -219,7 +219,7 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ("lambda *_: 1 / 0", "method ifca failed to make a plan: ZeroDivisionError"),
+        ("lambda *_: 1 / 0", "method ifca failed in plan: ZeroDivisionError"),
         ("lambda *_: Plan(clusters=((0, 1, 2, 3), ()), rule='')", "must put every device into exactly one cluster"),
         ("lambda *_: Plan(clusters=((0, 1, 2, 3, 4), (), ()), rule='')", "the plan has 3 clusters and parents"),
     ],

@@ -275,7 +275,7 @@ def test_an_own_methods_options_are_as_closed_as_any(workdir: Path) -> None:
         ),
         (
             "from fedstrata.methods import Method\nclass Own(Method):\n    def check(self):\n        return 1 / 0",
-            "method own_method:Own failed with ZeroDivisionError",
+            "method own_method:Own failed in check: ZeroDivisionError",
         ),
     ],
 )
@@ -290,9 +290,9 @@ def test_an_own_method_that_is_none_is_refused_in_one_line(workdir: Path, body: 
 async def test_what_a_method_asks_and_does_not_answer_is_told_by_name() -> None:
     question = Question(name="age", moment=Moment.BEFORE, arrays={})
     method = method_with(Method, {"name": "own"}, Facts(device_count=1))
-    with pytest.raises(NotImplementedError, match="Method asks age, but does not implement answer"):
+    with pytest.raises(PluginError, match="Method asks age, but does not implement answer"):
         await method.answer(question, None, {})  # type: ignore[arg-type]
-    with pytest.raises(NotImplementedError, match="Method relays age, but does not implement hear"):
+    with pytest.raises(PluginError, match="Method relays age, but does not implement hear"):
         await method.hear(question, None, {})  # type: ignore[arg-type]
 
 

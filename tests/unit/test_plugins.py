@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedstrata.errors import PayloadError, PluginError
+from fedstrata.methods import Facts, Method, places_late
 from fedstrata.methods.profiles.features import FeatureOptions, feature_map
-from fedstrata.plugins import load_plugin, look_also_in, own_code_of
+from fedstrata.methods.registry import method_of, method_settings
+from fedstrata.plugins import load_plugin, look_also_in
 
 
 @pytest.fixture
@@ -69,22 +71,48 @@ def test_what_cannot_be_loaded_is_told_in_one_line(workdir: Path, reference: str
     assert "\n" not in str(raised.value)
 
 
-def test_a_method_of_ones_own_that_fails_is_told_with_its_line(workdir: Path) -> None:
-    (workdir / "own_method.py").write_text("class Mine:\n    def local(self):\n        return self.options.nu\n")
-    method = load_plugin("own_method:Mine", "method")()
-    method.options = SimpleNamespace(name="own_method:Mine")
-    with pytest.raises(PluginError) as raised, own_code_of(method, "do its local work"):
-        method.local()
-    said = "method own_method:Mine failed to do its local work: AttributeError: "
-    assert str(raised.value).startswith(said)
-    assert str(raised.value).endswith(f"({workdir / 'own_method.py'}, line 3)")
+OWN = """
+from fedstrata.errors import PayloadError
+from fedstrata.methods import Method
+class Mine(Method):
+    def sponsors(self, plan):
+        return self.options.nu
+    async def measure(self, work):
+        return self.sponsors(None)
+    @property
+    def clusters_known(self):
+        return 1 / 0
+    def check_answer(self, question, arrays, relayed_by):
+        raise PayloadError("as it was")
+    def place(self, late, answers, plan):
+        return super().place(late, answers, plan) + self.facts.device_count
+"""
 
 
-@pytest.mark.parametrize(("name", "error"), [("fedprox", ValueError), ("own_method:Mine", PayloadError)])
-def test_a_fault_of_fedstratas_own_stays_what_it_is(name: str, error: type[Exception]) -> None:
-    method = SimpleNamespace(options=SimpleNamespace(name=name))
-    with pytest.raises(error, match="as it was"), own_code_of(method, "do its local work"):
-        raise error("as it was")
+@pytest.fixture
+def own(workdir: Path) -> Method:
+    """A method of the user, of which most functions fail."""
+    (workdir / "own_method.py").write_text(OWN)
+    return method_of(method_settings({"name": "own_method:Mine"}), Facts(device_count=2))
+
+
+async def test_a_function_of_an_own_method_that_fails_is_told_with_its_line(own: Any, workdir: Path) -> None:
+    file = workdir / "own_method.py"
+    fault = rf"AttributeError: .* \({file}, line 6\)$"
+    with pytest.raises(PluginError, match=f"^method own_method:Mine failed in sponsors: {fault}"):
+        own.sponsors(None)
+    with pytest.raises(PluginError, match=f"failed in sponsors: {fault}"):
+        await own.measure(None)
+    with pytest.raises(PluginError, match=rf"failed in clusters_known: ZeroDivisionError: .* \({file}, line 11\)$"):
+        _ = own.clusters_known
+
+
+def test_what_an_own_method_says_of_a_device_and_what_it_does_right_stay_as_they_are(own: Any) -> None:
+    with pytest.raises(PayloadError, match=r"^as it was$"):
+        own.check_answer(None, {}, ())
+    assert own.place(None, None, None) == 2
+    assert places_late(type(own))
+    assert type(own).plan is Method.plan
 
 
 def test_raw_features_are_the_inputs_as_rows() -> None:

@@ -187,7 +187,7 @@ def test_own_code_has_options_of_its_own_which_are_closed_and_in_the_digest(own:
         ("Missing", "it does not exist"),
         ("number", "it is a int, not a function"),
         ("function", "must be a subclass of fedstrata.methods.Method, not <function"),
-        ("Broken", "method own_methods:Broken failed with KeyError: 'width'"),
+        ("Broken", "method own_methods:Broken failed in check: KeyError: 'width'"),
     ],
 )
 def test_own_code_that_is_no_method_is_refused_by_name(own: str, name: str, reason: str) -> None:

@@ -21,6 +21,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Arrays, Channel, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
 from fedstrata.models import Model
 from fedstrata.partitions import device_data
+from fedstrata.plugins import guarded
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
@@ -46,7 +47,7 @@ def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> D
     host = load(experiment, cast(Any, SimpleNamespace(security=OPEN)), ProcessMetrics("device"), None)
     if own is None:
         return host
-    made = method_with(own, {"name": "own:Method"}, Facts(device_count=3))
+    made = method_with(guarded(own, Method), {"name": "own:Method"}, Facts(device_count=3))
     changed = {"method": made, "architectures": Architectures(experiment, made)}
     return DeviceProcess(**{**vars(host), **changed})
 
@@ -223,7 +224,7 @@ def test_a_methods_work_has_the_examples_that_the_device_measures_on() -> None:
             r"method own:Method returned weights of float32 and shape \(3,\); .* of shape \(310,\)",
         ),
         (np.zeros(310), r"returned weights of float64 and shape \(310,\)"),
-        ([1.0], "failed to do its local work: AttributeError: 'list' object has no attribute 'shape'"),
+        ([1.0], "returned weights of type list; give Outcome.weights as float32"),
     ],
     ids=["shape", "dtype", "list"],
 )

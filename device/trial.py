@@ -9,7 +9,7 @@ import torch
 
 from device.evaluation import Tensors, further_inputs, named_tensors
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import Experiment, ModelSettings
 from fedstrata.models import Model
 from fedstrata.plugins import describe
@@ -85,12 +85,12 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
         targets = torch.tensor(task.targets(examples))
         losses, mean = task.loss(outputs, targets).shape, task.mean_loss(outputs, targets).shape
         sums = np.asarray(task.measure(outputs, targets, examples), np.float64)
-    except FedstrataError:
+    except DataError:
         raise
     except Exception as error:
+        fault = error if isinstance(error, PluginError) else f"task {name} failed: {describe(error)}"
         raise PluginError(
-            f"task {name} failed on {n} examples with targets {_described(targets)} and outputs {_described(outputs)}: "
-            f"{describe(error)}"
+            f"{fault}; tried on {n} examples with targets {_described(targets)} and outputs {_described(outputs)}"
         ) from error
     if losses != (n,) or mean != ():
         raise PluginError(

@@ -51,57 +51,51 @@ def describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def failed(method: Any, function: str, error: Exception) -> PluginError:
-    """Return the error for a failure in a function of an FL method. The message names the line in the method's
-    file.
-    """
-    file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    place = f" ({file}, line {lines[-1]})" if lines else ""
-    return PluginError(f"method {method.options.name} failed in {function}: {describe(error)}{place}")
-
-
 @contextmanager
-def or_failed(method: Any, function: str) -> Iterator[None]:
-    """Run a block that calls a function of an FL method. If the block raises an error that is not a FedstrataError,
-    raise PluginError instead.
+def or_failed(what: str, own: Any, function: str) -> Iterator[None]:
+    """Execute a block that calls a function of `own`, for instance a method or a task. If the block raises an error
+    that is not a FedstrataError, raise PluginError instead. Its message begins with `what`, such as "method", and names
+    the line in the user's file.
     """
     try:
         yield
     except FedstrataError:
         raise
     except Exception as error:
-        raise failed(method, function, error) from error
+        file = getattr(sys.modules.get(type(own).__module__), "__file__", None)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        place = f" ({file}, line {lines[-1]})" if lines else ""
+        raise PluginError(f"{what} {own.options.name} failed in {function}: {describe(error)}{place}") from error
 
 
-def guarded(own: type[Kind], base: type[Kind]) -> type[Kind]:
-    """Return a subclass of the user's class `own`. If a function that overrides one of `base` fails, PluginError is
-    raised, with the name of the function and the line.
+def guarded(what: str, own: type[Kind], base: type[Kind]) -> type[Kind]:
+    """Return a subclass of the user's class `own`. If a function that overrides one of `base` fails, it raises the
+    error of `or_failed`.
     """
-    return type(own.__name__, (own,), {"__module__": own.__module__, **dict(_guards(own, base))})
+    return type(own.__name__, (own,), {"__module__": own.__module__, **dict(_guards(what, own, base))})
 
 
-def _guards(own: type, base: type) -> Iterator[tuple[str, Any]]:
+def _guards(what: str, own: type, base: type) -> Iterator[tuple[str, Any]]:
     for name, declared in vars(base).items():
         function = inspect.getattr_static(own, name)
         if name.startswith("_") or function is declared:
             continue
         if isinstance(function, property) and function.fget:
-            yield name, property(_guard(function.fget))
+            yield name, property(_guard(what, function.fget))
         elif inspect.isfunction(function):
-            yield name, _guard(function)
+            yield name, _guard(what, function)
 
 
-def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def run(method: Any, *given: Any, **named: Any) -> Any:
-        with or_failed(method, function.__name__):
-            return function(method, *given, **named)
+    def run(own: Any, *given: Any, **named: Any) -> Any:
+        with or_failed(what, own, function.__name__):
+            return function(own, *given, **named)
 
     @wraps(function)
-    async def wait(method: Any, *given: Any, **named: Any) -> Any:
-        with or_failed(method, function.__name__):
-            return await function(method, *given, **named)
+    async def wait(own: Any, *given: Any, **named: Any) -> Any:
+        with or_failed(what, own, function.__name__):
+            return await function(own, *given, **named)
 
     return wait if inspect.iscoroutinefunction(function) else run
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fedstrata.errors import ExperimentError, FedstrataError, PluginError
 from fedstrata.experiment.messages import nearest, one_line
 from fedstrata.experiment.sections import PLUGIN, Settings
-from fedstrata.plugins import describe, load_plugin
+from fedstrata.plugins import describe, guarded, load_plugin
 
 Kind = TypeVar("Kind")
 Chosen = TypeVar("Chosen", bound=Settings)
@@ -78,12 +78,15 @@ class Registry(Generic[Kind, Chosen]):
             raise ExperimentError(one_line(error, lambda _: unknown, self.section)) from None
         return checked
 
-    def made(self, name: str, make: Callable[[], Kind]) -> Kind:
+    def made(self, name: str, make: Callable[[Any], Kind]) -> Kind:
         """Call `make`, which constructs an object of the class `name`, and return the object. If the class belongs to
-        the user and `make` fails, raise PluginError.
+        the user, and `make` or later a function of the object fails, PluginError is raised.
         """
+        kind = self.kind(name)
+        if name not in self.known:
+            kind = guarded(self.section, kind, self.base)
         try:
-            return make()
+            return make(kind)
         except FedstrataError:
             raise
         except Exception as error:

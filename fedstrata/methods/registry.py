@@ -9,7 +9,6 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Facts, Method
-from fedstrata.plugins import guarded
 from fedstrata.tasks import make_task
 
 DEFAULT = "one_shot"
@@ -65,10 +64,7 @@ def make_method(experiment: Experiment) -> Method:
 
 def method_of(settings: MethodSettings, facts: Facts) -> Method:
     """Return the method with these options. Raises the same errors as `make_method`."""
-    kind = method_class(settings.name)
-    if settings.name not in REGISTRY:
-        kind = guarded(kind, Method)
-    return METHODS.made(settings.name, lambda: kind(settings, facts))
+    return METHODS.made(settings.name, lambda kind: kind(settings, facts))
 
 
 def facts_of(experiment: Experiment) -> Facts:

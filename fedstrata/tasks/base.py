@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment.sections import TaskSettings
-from fedstrata.plugins import describe
+from fedstrata.plugins import or_failed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,11 +167,9 @@ def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, 
     """
     if not num_examples:
         return {metric.name: None for metric in task.metrics}
-    try:
+    with or_failed("task", task, "summarise"):
         found = task.summarise(tuple(sums), num_examples)
         return {metric.name: _in_range(metric, found.get(metric.name)) for metric in task.metrics}
-    except Exception as error:
-        raise PluginError(f"task {task.options.name} failed in summarise with {describe(error)}") from error
 
 
 def _in_range(metric: Metric, value: float | None) -> float | None:

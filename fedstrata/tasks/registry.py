@@ -27,8 +27,7 @@ task_class, task_settings = TASKS.kind, TASKS.settings
 def make_task(experiment: Experiment) -> Task:
     """Return the task of an experiment. Raises PluginError if the user's own task cannot be made."""
     settings = experiment.task
-    kind = task_class(settings.name)
-    task = TASKS.made(settings.name, lambda: kind(settings))
+    task = TASKS.made(settings.name, lambda kind: kind(settings))
     _check_declared(settings.name, task)
     return task
 

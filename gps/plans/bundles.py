@@ -123,7 +123,7 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
     """Return the number of the cluster that the method chooses for the late device `late`. Raises PluginError if the
     method's code fails, or chooses a cluster that the plan does not have.
     """
-    with or_failed(method, "place"):
+    with or_failed("method", method, "place"):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
         raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
@@ -134,5 +134,5 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
     """Let a method make a plan from the devices' answers, and return the plan. `before` is the previous plan; None for
     the first plan. Raises PluginError if the method's code fails.
     """
-    with or_failed(method, "plan"):
+    with or_failed("method", method, "plan"):
         return method.plan(moment, answers, before)

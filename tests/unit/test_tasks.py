@@ -229,7 +229,7 @@ class Flawed(Task):
 def test_a_metric_out_of_its_range_is_none_and_a_task_that_fails_is_named() -> None:
     task = Flawed(TaskSettings(name="own:Flawed"))
     assert [measured(task, [0.0], number)["share"] for number in (0, 1, 2, 3)] == [None, 0.5, None, None]
-    with pytest.raises(PluginError, match="task own:Flawed failed in summarise with KeyError: 4"):
+    with pytest.raises(PluginError, match="task own:Flawed failed in summarise: KeyError: 4"):
         measured(task, [0.0], 4)
 
 

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from emulator.cluster.chart_values import merge_values
-from tests.support.charts import CHART, Object, one, render, values_of
+from emulator.cluster.chart_values import merge_values, with_memory
+from emulator.cluster.remote import load_for_cluster
+from tests.support.charts import CHART, Object, one, pods, render, values_of
 
 FOLDER = CHART / "examples"
+TIERS = ("gps", "lps", "device")
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 BOARDS = "name: boards\ndata: {name: folder, input_shape: [1, 8, 8], num_classes: 10}\n"
 BOARDS += "partition: {kind: local, names: [board-1, board-2, board-3]}\n"
@@ -38,6 +40,27 @@ def test_the_examples_are_those_that_the_document_lists() -> None:
     text = (CHART.parents[1] / "docs" / "kubernetes.md").read_text()
     for path in EXAMPLES:
         assert f"(../helm/fedstrata/examples/{path.name})" in text
+
+
+def test_the_commands_for_boards_name_the_certificate_that_fedstrata_up_demands() -> None:
+    commands = [part for path in EXAMPLES for part in path.read_text().split("python -m device")[1:]]
+    assert len(commands) == 2
+    assert all("--tls board-1" in command for command in commands)
+
+
+def test_the_quickstart_says_how_much_memory_its_pods_request() -> None:
+    experiment = load_for_cluster(CHART.parents[1] / "experiments" / "digits.yaml", [], None)
+    values = {"experiment": experiment.to_yaml(), "lps": {"replicas": 3}}  # as many as it has tasks
+    objects = render(with_memory(values, {}, experiment))
+    replicas = {tier: one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["replicas"] for tier in TIERS}
+    mebibytes = {
+        component: int(spec["containers"][0]["resources"]["requests"]["memory"].removesuffix("Mi"))
+        for component, spec, _ in pods(objects)
+        if component != "test"
+    }
+    gigabytes = sum(size * replicas.get(component, 1) for component, size in mebibytes.items()) * 2**20 / 1e9
+    text = (CHART.parents[1] / "docs" / "cluster-quickstart.md").read_text()
+    assert f"pods below request {gigabytes:.1f} GB of memory" in " ".join(text.split())
 
 
 def test_boards_on_k3s_run_a_device_each_and_boards_outside_run_none_as_a_pod() -> None:

@@ -110,11 +110,7 @@ class PersonalStore:
         return lps_round in self._whole
 
     def _packed(self, lps_round: int, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-        described = [[name, array.dtype.newbyteorder("<").str, list(array.shape)] for name, array in arrays.items()]
-        for name, dtype, _ in described:
-            if dtype not in DTYPES:
-                raise PluginError(f"personal state {name!r} has type {dtype}; give float32, float64 or int64")
-        header = json.dumps({**self._owner, "lps_round": lps_round, "arrays": described}).encode()
+        header = json.dumps({**self._owner, "lps_round": lps_round, "arrays": _described(arrays)}).encode()
         content = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes() for array in arrays.values()]
         return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *content])
 
@@ -163,6 +159,15 @@ def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, st
     return header, described
 
 
+def _described(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[str, str, list[int]]]:
+    """Return each array's name, type and shape. Raises PluginError for a type that cannot be saved."""
+    described = [(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()]
+    for name, dtype, _ in described:
+        if dtype not in DTYPES:
+            raise PluginError(f"personal state {name!r} has type {dtype}; give float32, float64 or int64")
+    return described
+
+
 class KeptInMemory:
     """Keep one device's states by LPS round in memory, for a device without a folder. The states are lost when the
     process ends.
@@ -181,9 +186,12 @@ class KeptInMemory:
         return known, {name: array.copy() for name, array in self._states[known].items()}  # a round may be repeated
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
-        """Keep the state with which the device starts an LPS round, and delete the states of later rounds."""
+        """Keep the state with which the device starts an LPS round, and delete the states of later rounds. Raises the
+        errors of a store with a folder.
+        """
+        _described(arrays)
         self._states = {number: state for number, state in self._states.items() if number <= lps_round}
-        self._states[lps_round] = dict(arrays)
+        self._states[lps_round] = {name: array.copy() for name, array in arrays.items()}
 
     def prune(self, before_round: int) -> None:
         """Delete the states of rounds before `before_round`, except the newest of them."""

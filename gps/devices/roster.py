@@ -25,7 +25,7 @@ from gps.journal.journal import Journal
 
 MOST_HELD_OUT = 1 << 20  # the limit if the experiment has no bounds.max_held_out
 NEVER_JOINED = "a newcomer that had not joined by the deadline"
-POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
+POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(kw_only=True)
@@ -143,7 +143,7 @@ class Roster:
     def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
         device = self.devices.get(request.device_index)
         if device is None:
-            pod_name = request.pod_name if POD_NAME.match(request.pod_name) else ""
+            pod_name = request.pod_name if POD_NAME.fullmatch(request.pod_name) else ""
             device = Device(
                 device_id=request.device_id,
                 device_index=request.device_index,
@@ -174,7 +174,7 @@ class Roster:
 
     def _note_pod(self, device: Device, pod_name: str) -> None:
         """Note the name of the pod in which a device runs now. A restarted device may run in another pod."""
-        if device.pod_name != pod_name and POD_NAME.match(pod_name):
+        if device.pod_name != pod_name and POD_NAME.fullmatch(pod_name):
             device.pod_name = pod_name
             self._journal.devices.enroll(device)
 

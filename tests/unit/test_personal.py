@@ -50,8 +50,9 @@ def test_a_state_comes_back_to_the_bit_in_another_process_and_can_be_changed(tmp
 
 
 def test_a_state_in_memory_stays_as_it_was_kept_whatever_a_method_does_with_it() -> None:
-    kept = KeptInMemory()
-    kept.save(4, arrays(1))
+    kept, state = KeptInMemory(), arrays(1)
+    kept.save(4, state)
+    state["model"] += 1
     for _ in range(2):  # the round, and the same round again
         found = kept.at(4)
         assert as_bytes(found) == as_bytes((4, arrays(1)))
@@ -172,6 +173,8 @@ def test_only_numbers_are_kept(tmp_path: Path) -> None:
     for wrong in (np.zeros(3, np.float16), np.array(["a"]), np.array([object()])):
         with pytest.raises(PluginError, match=r"'mine' has type .*; give float32, float64 or int64"):
             store(tmp_path).save(0, {"mine": wrong})
+        with pytest.raises(PluginError, match=r"'mine' has type"):
+            KeptInMemory().save(0, {"mine": wrong})
     assert store(tmp_path).at(0) is None
 
 

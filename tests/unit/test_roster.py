@@ -170,7 +170,9 @@ def test_states_count_every_device_once(gps: GpsParts) -> None:
     assert gps.roster.states() == {"absent": 1, "enrolled": 1, "answered": 1, "assigned": 1, "refused": 1}
 
 
-@pytest.mark.parametrize(("pod_name", "kept"), [("device-3", "device-3"), ("../x", ""), ("A", ""), ("x" * 254, "")])
+@pytest.mark.parametrize(
+    ("pod_name", "kept"), [("device-3", "device-3"), ("../x", ""), ("A", ""), ("x" * 254, ""), ("x\n", "")]
+)
 def test_a_pod_name_is_kept_only_if_it_can_be_one(gps: GpsParts, pod_name: str, kept: str) -> None:
     request = gps.enrol_request(3)
     request.pod_name = pod_name

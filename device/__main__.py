@@ -23,7 +23,7 @@ from device.trial import try_all  # noqa: E402
 from device.work import DeviceProcess, noise_of  # noqa: E402
 from fedstrata.clock.clocks import clock_of  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError  # noqa: E402
+from fedstrata.errors import ExcludedError, FedstrataError, NotAllowedError, PayloadError, RunStoppedError  # noqa: E402
 from fedstrata.experiment import Experiment  # noqa: E402
 from fedstrata.experiment_file import load_experiment  # noqa: E402
 from fedstrata.methods import make_method  # noqa: E402
@@ -102,20 +102,24 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
 
     Raises:
         RunStoppedError: the run has stopped before its end. The error is raised when all devices have ended.
+        NotAllowedError: the certificate allows no device of the process to take part.
     """
 
-    async def one(index: int) -> RunStoppedError | None:
+    async def one(index: int) -> FedstrataError | None:
         agent = DeviceAgent(host, index)
         try:
             await agent.run()
-        except (PayloadError, ExcludedError, RunStoppedError) as error:  # GPS or LPS has stopped the device
+        except (PayloadError, ExcludedError, NotAllowedError, RunStoppedError) as error:  # from GPS or LPS
             log.warning("device_stopped", device=agent.device_id, reason=str(error))
-            return error if isinstance(error, RunStoppedError) else None
+            return error
         return None
 
-    for stopped in await asyncio.gather(*(one(index) for index in indexes)):
-        if stopped is not None:
-            raise stopped
+    ends = await asyncio.gather(*(one(index) for index in indexes))
+    stopped: FedstrataError | None = next((error for error in ends if isinstance(error, RunStoppedError)), None)
+    if stopped is None and all(isinstance(error, NotAllowedError) for error in ends):
+        stopped = ends[0]
+    if stopped is not None:
+        raise stopped
     return 0
 
 

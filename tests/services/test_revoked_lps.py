@@ -1,4 +1,4 @@
-"""An LPS that is revoked in a run without deadlines: another takes its cluster over, and no bit changes."""
+"""An LPS or a device that is revoked in a run without deadlines: others go on, and no bit changes."""
 
 import json
 from collections.abc import Iterator
@@ -73,3 +73,17 @@ def test_who_has_the_gps_on_its_list_says_nothing_to_it_and_ends_in_one_line(tmp
             assert program.end() == 4
             (line,) = program.errors()
             assert line.startswith("error: gps is in the list of revoked names of ")
+
+
+def test_one_revoked_device_of_a_process_stops_and_the_process_ends_when_all_are_revoked(tmp_path: Path) -> None:
+    revoke(tmp_path / "tls" / "gps", "device/device-004")
+    with Secured(tmp_path) as run:
+        devices = run.devices("devices", run.issued("devices", *DEVICES))
+        for status in run.statuses():
+            if sum(count.devices for count in status.devices if count.state != "absent") == 4:
+                break
+        revoke(tmp_path / "tls" / "gps", "device/device-000_device-004")
+        assert devices.end() == 2
+        assert len(devices.errors()) == 1
+    stopped = [event["device"] for event in events(tmp_path / "devices.log") if event["event"] == "device_stopped"]
+    assert (stopped[0], sorted(stopped)) == ("device-004", [f"device-00{number}" for number in range(5)])

@@ -46,9 +46,14 @@ def look_also_in(folders: Iterable[Path]) -> None:
     sys.path.extend(place for folder in folders if (place := str(folder.resolve())) not in sys.path)
 
 
-def describe(error: BaseException) -> str:
-    """Return one line about an error that the user's own code raised."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def describe(error: BaseException, own: Any = None) -> str:
+    """Return one line about an error that the user's own code raised. With `own`, the function, class or object that
+    failed, also name the last executed line of its file.
+    """
+    file = getattr(sys.modules.get(getattr(own, "__module__", "")), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    place = f" ({file}, line {lines[-1]})" if lines else ""
+    return " ".join(f"{type(error).__name__}: {error}".split()) + place
 
 
 @contextmanager
@@ -62,10 +67,7 @@ def or_failed(what: str, own: Any, function: str) -> Iterator[None]:
     except FedstrataError:
         raise
     except Exception as error:
-        file = getattr(sys.modules.get(type(own).__module__), "__file__", None)
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        place = f" ({file}, line {lines[-1]})" if lines else ""
-        raise PluginError(f"{what} {own.options.name} failed in {function}: {describe(error)}{place}") from error
+        raise PluginError(f"{what} {own.options.name} failed in {function}: {describe(error, own)}") from error
 
 
 def guarded(what: str, own: type[Kind], base: type[Kind]) -> type[Kind]:

@@ -112,7 +112,7 @@ def _load_own(settings: DataSettings) -> Dataset:
     except FedstrataError:
         raise
     except Exception as error:
-        raise PluginError(f"data set {settings.name} failed with {describe(error)}") from error
+        raise PluginError(f"data set {settings.name} failed with {describe(error, function)}") from error
     if not isinstance(dataset, Dataset):
         raise PluginError(
             f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}; return "

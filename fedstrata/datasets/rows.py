@@ -83,7 +83,9 @@ class Rows:
             raise
         except Exception as error:
             name = type(self._source).__name__
-            raise PluginError(f"data set {name}: reading item {index} failed with {describe(error)}") from error
+            raise PluginError(
+                f"data set {name}: reading item {index} failed with {describe(error, self._source)}"
+            ) from error
         return given, target
 
 

@@ -76,7 +76,7 @@ def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
     except FedstrataError:
         raise
     except Exception as error:
-        raise PluginError(f"model {settings.name} failed with {describe(error)}") from error
+        raise PluginError(f"model {settings.name} failed with {describe(error, own)}") from error
     if not isinstance(model, Model):
         raise PluginError(
             f"model {settings.name} must be a torch.nn.Module, or return a fedstrata.models.Model, not "

@@ -240,7 +240,7 @@ class _Forward:
             try:
                 outputs: torch.Tensor = functional_call(self._module, parameters, (inputs,), dict(more))
             except Exception as error:
-                told = describe(error)
+                told = describe(error, self._module)
                 advice = _advice(self._module, inputs, more)
                 raise PluginError(
                     f"the module fails on inputs of shape {tuple(inputs.shape)} with {told}{advice}"

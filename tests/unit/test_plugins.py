@@ -164,6 +164,8 @@ def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, 
     assert message in str(raised.value)
     if "columns" in message:
         assert "must return an array of shape (3, 1), with one row per example" in str(raised.value)
+    if body.startswith("x @"):
+        assert str(raised.value).endswith(f"({workdir / 'own_phi.py'}, line 5)")
 
 
 def test_a_missing_feature_map_is_told_before_it_is_called() -> None:

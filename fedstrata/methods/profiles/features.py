@@ -67,7 +67,7 @@ def feature_map(settings: FeatureOptions) -> FeatureMap:
         try:
             features = np.asarray(own(inputs), dtype=np.float64)
         except Exception as error:
-            raise PluginError(f"feature map {settings.features} failed with {describe(error)}") from error
+            raise PluginError(f"feature map {settings.features} failed with {describe(error, own)}") from error
         _check(features, settings, num_examples=len(inputs))
         return features
 

@@ -7,7 +7,8 @@ This module imports nothing that computes, so that the environment can be change
 import os
 from functools import cache
 
-SCRUBBED = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_")
+# Of OpenBLAS, OpenMP, MKL, PyTorch (ATen and oneDNN, which has three names) and NumPy.
+SCRUBBED = ("OPENBLAS_", "GOTO_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_", "MKLDNN_", "NPY_")
 
 
 def scrub_environment() -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedstrata.errors import CertificateError
-from fedstrata.trust.certificates import dns_names, is_issued_by, uris
+from fedstrata.trust.certificates import certificates_in, dns_names, is_issued_by, uris
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
 from fedstrata.trust.names import CERTIFICATE_DAYS, SERVERS, Name, Peer, check_domain, server_name
 
@@ -52,7 +52,7 @@ class Authority:
         certificate do not match.
         """
         try:
-            certificates = x509.load_pem_x509_certificates((folder / CA).read_bytes())
+            certificates = certificates_in((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
         except OSError as error:
             raise CertificateError(
@@ -186,7 +186,7 @@ class Issued:
         """Parse a certificate in PEM. Raises ValueError if the certificate is damaged, and CertificateError if
         Fedstrata did not issue it.
         """
-        certificate = x509.load_pem_x509_certificate(pem)
+        certificate = certificates_in(pem)[0]
         peer, until = Peer.of_uris(uris(certificate)), certificate.not_valid_after_utc
         return cls(place=place, peer=peer, until=until, certificate=certificate)
 

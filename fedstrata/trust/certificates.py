@@ -29,9 +29,17 @@ def parsed(pem: bytes, path: Path) -> list[x509.Certificate]:
     the name of the file.
     """
     try:
-        return x509.load_pem_x509_certificates(pem)
+        return certificates_in(pem)
     except ValueError:
         raise CertificateError(f"{path} is damaged; copy it again, or issue it again") from None
+
+
+def certificates_in(pem: bytes) -> list[x509.Certificate]:
+    """Parse certificates in PEM. Raises ValueError if they are damaged."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except x509.InvalidVersion as error:  # not a ValueError
+        raise ValueError(str(error)) from None
 
 
 def is_key_of(key: bytes, certificate: x509.Certificate) -> bool:
@@ -104,7 +112,7 @@ def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
         CertificateError: the chain cannot be read.
     """
     try:
-        shown = x509.load_pem_x509_certificates(chain)
+        shown = certificates_in(chain)
     except ValueError:
         raise CertificateError("the caller's certificate cannot be read") from None
     return shown[0].not_valid_after_utc, _is_vouched_for(shown, x509.load_pem_x509_certificates(authorities))

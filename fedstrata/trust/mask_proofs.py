@@ -180,7 +180,7 @@ def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
         found = x509.load_der_x509_certificate(der)
         _ = found.public_key()  # raises an error if the point is not on the curve
         return found, Peer.of_uris(uris(found))
-    except (ValueError, UnsupportedAlgorithm, CertificateError) as error:
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm, CertificateError) as error:
         raise PayloadError(
             f"the mask key of {quoted(device_id)} does not have the certificate of a device: {error}"
         ) from None

@@ -417,13 +417,17 @@ def test_a_certificate_that_is_revoked_or_has_run_out_vouches_for_nothing(tmp_pa
 
 @pytest.mark.parametrize(
     ("part", "other"),
-    [(b"\x55\x1d\x23", b"\x55\x1d\x25"), (b"\x86\x20spiffe", b"\xa3\x20spiffe")],  # an extension twice; an X.400 name
+    [  # an extension twice; an X.400 name; version 17
+        (b"\x55\x1d\x23", b"\x55\x1d\x25"),
+        (b"\x86\x20spiffe", b"\xa3\x20spiffe"),
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x10"),
+    ],
 )
-def test_a_certificate_with_unreadable_extensions_is_refused(tmp_path: Path, part: bytes, other: bytes) -> None:
+def test_an_unreadable_certificate_is_refused(tmp_path: Path, part: bytes, other: bytes) -> None:
     ids, authority = EXPERIMENT.device_ids(), Authority.new("run-1")
     key = Masks(EXPERIMENT, ids[2], Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "theirs", ids[2]))).key
     key.certificate = key.certificate.replace(part, other)
-    with pytest.raises(PayloadError, match=r"device-002. does not have the certificate of a device: .* cannot be read"):
+    with pytest.raises(PayloadError, match=r"device-002. does not have the certificate of a device: "):
         KeyCheck(EXPERIMENT.run_id, issued(authority, tmp_path / "lps")).check(ids[2], key)
 
 

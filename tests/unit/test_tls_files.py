@@ -5,6 +5,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -331,11 +332,11 @@ def now(files: TlsFiles) -> TlsFiles:
     return files.newest(at_once=True)
 
 
-def _with_an_extension_twice(ours: Authority, folder: Path) -> None:
+def _changed(part: bytes, other: bytes, ours: Authority, folder: Path) -> None:
     found = ours.issued([ROW])
     der = x509.load_pem_x509_certificate(found["cert.pem"]).public_bytes(Encoding.DER)
-    twice = base64.encodebytes(der.replace(b"\x55\x1d\x23", b"\x55\x1d\x25"))
-    (folder / "cert.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\n" + twice + b"-----END CERTIFICATE-----\n")
+    content = base64.encodebytes(der.replace(part, other))
+    (folder / "cert.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\n" + content + b"-----END CERTIFICATE-----\n")
     (folder / "key.pem").write_bytes(found["key.pem"])
 
 
@@ -349,7 +350,8 @@ REPLACED: dict[str, tuple[Callable[[Authority, Path], object], bool]] = {
     "all removed": (lambda ours, folder: shutil.rmtree(folder), False),
     "the key alone": (lambda ours, folder: (folder / "key.pem").write_bytes(ours.issued([ROW])["key.pem"]), False),
     "in part": (lambda ours, folder: (folder / "cert.pem").write_text("a part may be missing"), False),
-    "with an extension twice": (_with_an_extension_twice, False),
+    "with an extension twice": (partial(_changed, b"\x55\x1d\x23", b"\x55\x1d\x25"), False),
+    "of version 17": (partial(_changed, b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x10"), False),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -54,16 +55,16 @@ class Authority:
         try:
             certificates = certificates_in((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
+            own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]
         except OSError as error:
             raise CertificateError(
                 f"no authority in {folder}: {error.filename}: {error.strerror}; create one with fedstrata certs init"
             ) from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             raise CertificateError(
                 f"{folder / CA} or {CA_KEY} is damaged, or the key has a password; put the right files back, or remove "
                 f"{folder}, and create a new authority with fedstrata certs init"
             ) from None
-        own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:
             raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} in this folder; put the right key back")
         certificate, before = certificates[own[0]], tuple(certificates[own[0] + 1 :])

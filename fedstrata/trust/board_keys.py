@@ -25,7 +25,7 @@ def key_of(folder: Path) -> tuple[bytes, bytes]:
     private = (folder / KEY).read_bytes()
     try:
         public = serialization.load_pem_private_key(private, None).public_key()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise CertificateError(f"{folder / KEY} is damaged; remove it, so that the board makes a new key") from None
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return private, public.public_bytes(serialization.Encoding.PEM, form)

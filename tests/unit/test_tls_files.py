@@ -161,10 +161,11 @@ def test_an_authority_of_somebody_elses_making_is_told(authority: Authority, fil
         Authority.load(tmp_path / "authority")
 
 
-def test_an_authority_whose_key_has_a_password_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("password", [b"secret", b""], ids=["with a password", "on an unknown curve"])
+def test_an_authority_whose_key_cannot_be_read_is_told(tmp_path: Path, password: bytes) -> None:
     root = made("root")
     (tmp_path / "ca.pem").write_bytes(root.pem)
-    (tmp_path / "ca-key.pem").write_bytes(root.key_pem(b"secret"))
+    (tmp_path / "ca-key.pem").write_bytes(root.key_pem(password).replace(b"SM49AwEHBG0", b"SM49AwkHBG0"))
     with pytest.raises(CertificateError, match="the key has a password; put the right files back"):
         Authority.load(tmp_path)
 

@@ -50,7 +50,7 @@ class Waits:
         advice_on: Callable[[str], str],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Set `advice_on` and `clock`. `advice_on` returns what an operator must do for a device, or an empty text.
+        """Set `advice_on` and `clock`. `advice_on` returns why a device is refused, or an empty text.
         `clock` returns seconds.
         """
         self._clusters = clusters

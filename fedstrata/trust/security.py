@@ -52,8 +52,8 @@ class Security(ABC):
         return False
 
     def advice_on(self, device_id: str) -> str:
-        """If a device was refused because of its certificate, return what an operator must do. Otherwise return an
-        empty text.
+        """If a device is refused because of its certificate or its name, return the reason for an operator. Otherwise
+        return an empty text.
         """
         return ""
 
@@ -99,9 +99,10 @@ class TlsSecurity(Security):
         return self.tls.revoked().revokes((role,), device_or_lps_id)
 
     def advice_on(self, device_id: str) -> str:
-        return (
-            "its certificate is expired or revoked, renew it" if self._outdated.shuts_out("device", device_id) else ""
-        )
+        if self.has_revoked("device", device_id):
+            return "it is revoked"
+        is_outdated = self._outdated.shuts_out("device", device_id)
+        return "its certificate has expired or is of an old authority, renew it" if is_outdated else ""
 
 
 def with_tls_options(arguments: "Arguments") -> "Arguments":

@@ -454,8 +454,10 @@ def test_an_operator_learns_whose_certificate_is_to_be_renewed(guarded: Guarded)
     guarded.drop_authority()
     with pytest.raises(OutdatedError):
         guard.check_sent(guarded.caller)
-    assert security.advice_on("device-000") == "its certificate is expired or revoked, renew it"
+    assert security.advice_on("device-000") == "its certificate has expired or is of an old authority, renew it"
     assert not security.advice_on("device-001")
+    guarded.revoke("device/device-001")
+    assert security.advice_on("device-001") == "it is revoked"
 
 
 @pytest.mark.parametrize("error", [OutdatedError, TooManyCallsError])

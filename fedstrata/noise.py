@@ -73,9 +73,10 @@ class SealedNoise:
         secret, known = self._kept = self._kept or self._read()
         about, found = str(lps_round), hashlib.sha256(released).hexdigest()
         if known.get(about, found) != found:
+            when = "before training" if lps_round == BEFORE_TRAINING else f"in LPS round {lps_round + 1}"
             raise RunStoppedError(
-                f"{self._path}: other values were released in LPS round {lps_round + 1} before, and ε does not cover a "
-                "second release; begin the run again"
+                f"{self._path}: other values were released {when}, and ε does not cover a second release; begin the "
+                "run again"
             )
         if about not in known:
             self._write(secret, {**known, about: found})

@@ -90,15 +90,16 @@ def test_noise_for_research_has_an_address() -> None:
     assert ResearchNoise(0, "a").key(0, b"this") == ResearchNoise(0, "a").key(0, b"that")
 
 
-def test_a_second_process_adds_the_same_noise_and_releases_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "when"), [(3, "in LPS round 4"), (BEFORE_TRAINING, "before training")])
+def test_a_second_process_adds_the_same_noise_and_releases_nothing_else(tmp_path: Path, number: int, when: str) -> None:
     path = tmp_path / "device-000" / "noise"
-    key = SealedNoise(path, "run", "device-000").key(3, b"values")
+    key = SealedNoise(path, "run", "device-000").key(number, b"values")
     assert path.stat().st_mode & 0o077 == 0
     again = SealedNoise(path, "run", "device-000")
-    assert again.key(3, b"values") == key
-    assert again.key(4, b"values") != key
-    with pytest.raises(RunStoppedError, match="other values were released in LPS round 4"):
-        SealedNoise(path, "run", "device-000").key(3, b"others")
+    assert again.key(number, b"values") == key
+    assert again.key(number + 1, b"values") != key
+    with pytest.raises(RunStoppedError, match=f"other values were released {when}, and"):
+        SealedNoise(path, "run", "device-000").key(number, b"others")
 
 
 def test_what_is_released_is_on_disk_before_its_key_is_given(tmp_path: Path) -> None:

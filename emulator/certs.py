@@ -45,7 +45,8 @@ class Folder:
         return Authority.load(self._folder / AUTHORITY)
 
     def keep(self, authority: Authority) -> None:
-        authority.replace_in(self._folder / AUTHORITY)
+        with claimed(self._folder):
+            authority.replace_in(self._folder / AUTHORITY)
 
     def holders(self) -> list[Issued]:
         if self._domain is None:
@@ -53,7 +54,8 @@ class Folder:
         return [one for one in map(Issued.read, _places(self._folder)) if one.peer.domain == self._domain]
 
     def give(self, place: str, files: Mapping[str, bytes]) -> None:
-        write_private(Path(place), files)
+        with claimed(self._folder):  # otherwise the key of one renewal could stay beside the certificate of another
+            write_private(Path(place), files)
 
 
 def init(folder: Path, run: str) -> Path:

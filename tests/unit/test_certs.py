@@ -318,6 +318,22 @@ def test_one_command_at_a_time_reads_and_writes_the_list(folder: Path, monkeypat
     assert Revoked.load(folder / "authority" / "revoked.txt").names == {Name("device", "pi-1"), Name("device", "pi-2")}
 
 
+def test_one_renewal_at_a_time_writes_a_key_and_its_certificate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert certs(folder, "issue", "gps") == 0
+    tried, write = list[int](), work.write_private
+    monkeypatch.setattr("fedstrata.store.files.CLAIM_TRIES", 1)
+    monkeypatch.setattr("fedstrata.store.files.CLAIM_PAUSE_S", 0)
+
+    def meanwhile(place: Path, files: dict[str, bytes]) -> None:
+        monkeypatch.setattr("emulator.certs.write_private", write)
+        tried.append(certs(folder, "renew"))
+        write(place, files)
+
+    monkeypatch.setattr("emulator.certs.write_private", meanwhile)
+    assert certs(folder, "renew") == 0
+    assert tried == [EXIT_RUN_FAILED]
+
+
 def test_a_list_that_no_process_would_take_is_not_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert certs(folder, "issue", "gps") == 0
     assert certs(folder, "revoke", "device", *(f"{number}-{'x' * 50}" for number in range(5000))) == 2

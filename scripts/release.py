@@ -159,7 +159,7 @@ def _images(tree: Path, target: Path, time: int, commit: str, options: list[str]
     """Make an archive for each image, if a program that builds images is installed."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "FEDSTRATA_REVISION": commit[:12]}
     done = subprocess.run([tree / "scripts" / "images", "--save", target, *options], env=environment, check=False)
-    if done.returncode == 2:
+    if done.returncode == 3:
         _say("no images were built: the output of scripts/images says why")
     elif done.returncode:
         raise OSError(f"scripts/images failed with exit code {done.returncode}")

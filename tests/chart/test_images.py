@@ -130,13 +130,21 @@ def test_the_emulator_image_is_made_from_the_device_image_of_the_same_name(machi
         (["--arch", "riscv64"], "images are built for amd64 or arm64, not 'riscv64'"),
         (["--tag"], "--tag needs a value"),
         (["server"], "no option or service is called 'server'"),
-        ([], "none of docker, podman and buildah is here and working"),
     ],
 )
 def test_wrong_use_ends_with_a_reason(machine: Path, arguments: list[str], message: str) -> None:
     result = images(machine, *arguments)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_no_builder_has_an_exit_code_that_no_failed_build_has(machine: Path) -> None:
+    result = images(machine)
+    assert result.returncode == 3
+    assert "none of docker, podman and buildah is here and working" in result.stderr
+    (machine / "podman").write_text('#!/bin/bash\n[ "$1" = info ] || exit 3\n')
+    (machine / "podman").chmod(0o755)
+    assert images(machine, "gps").returncode == 1
 
 
 def test_kind_up_makes_a_cluster_once_and_loads_every_image_each_time(machine: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,21 @@ def test_a_release_is_of_the_commit_at_its_start(tmp_path: Path) -> None:
         name["name"].rpartition("-")[0] for name in said["subject"] if re.search(r"-(amd|arm)64\.tar$", name["name"])
     }
     assert images == {"gps", "lps", "device"}
+
+
+@pytest.mark.parametrize(("code", "is_error"), [(1, True), (2, True), (3, False)])
+def test_only_a_machine_without_a_builder_makes_a_release_without_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_error: bool
+) -> None:
+    script = tmp_path / "scripts" / "images"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\nexit {code}\n")
+    script.chmod(0o755)
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    module = importlib.import_module("release")
+    expected = pytest.raises(OSError, match=f"exit code {code}") if is_error else nullcontext()
+    with expected:
+        module._images(tmp_path, tmp_path, 0, "0" * 40, ["--arch", "arm"])
 
 
 def openssl(*words: object, **options: Any) -> subprocess.CompletedProcess[bytes]:

@@ -226,6 +226,8 @@ def _told_error(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         _drop(sys.stdout)
         return _end("error: a disk is full, so output is not complete; free space and run again", EXIT_OUTPUT)
+    if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.ENAMETOOLONG} and error.filename:
+        return _end(printable(f"error: {error.filename!s:.300}: {error.strerror}; give another path"), EXIT_USAGE)
     if UsageError is not None and isinstance(error, UsageError):
         from fedstrata.experiment.messages import in_plain_words
 

@@ -58,6 +58,8 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter("give the NAME of a published table, or --list for all names")
+    if cells and not _split(cells):
+        raise typer.BadParameter("--cells is empty; give patterns such as fedavg,*/dirichlet, or leave --cells out")
     request = ReproduceRequest(name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs)
     outcome = do_reproduce(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
     _tell(outcome, request.out / name, console, is_json=output.is_json)
@@ -103,8 +105,10 @@ def _split(given: list[str]) -> tuple[str, ...]:
 
 def _numbers(given: str | None) -> tuple[int, ...]:
     words = _split([given]) if given is not None else ()
-    if given is not None and not (words and all(word.isdecimal() for word in words)):
-        raise typer.BadParameter(f"--seeds {given}: give whole numbers from 0 up, separated by commas, such as 3,4,5")
+    if given is not None and not (words and all(word.isdecimal() and len(word) < 20 for word in words)):
+        raise typer.BadParameter(
+            f"--seeds {given:.80}: give whole numbers from 0 up, separated by commas, such as 3,4,5"
+        )
     return tuple(dict.fromkeys(map(int, words)))
 
 

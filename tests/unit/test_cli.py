@@ -95,8 +95,17 @@ def test_a_missing_experiment_is_a_usage_error(fails: Fails, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    "arguments", [["check"], ["verify"], ["certs", "init", "run", "--folder"], ["run", "--resume"]]
+)
+def test_a_path_that_no_file_can_have_is_no_bug_of_fedstrata(fails: Fails, arguments: list[str]) -> None:
+    assert fails(*arguments, "x" * 300, code=2).endswith("x: File name too long; give another path\n")
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
+        ["reproduce", "permfl", "--seeds", "9" * 5000],
+        ["reproduce", "permfl", "--cells", ""],
         ["run"],
         ["run", "--out", "o"],
         ["walk"],

@@ -310,9 +310,18 @@ def _drawing(seed: int) -> "Iterator[None]":
 
 
 def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torch.nn.Module":
-    """Construct a module with torch's generator set by this seed, and return the module."""
+    """Construct a module with torch's generator set by this seed, and return the module. This happens on one thread,
+    because the values of `orthogonal_`, for example, depend on the number of threads.
+    """
+    import torch
+
     with _turn, _drawing(seed):
-        return module_factory()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return module_factory()
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":

@@ -232,6 +232,23 @@ def test_outputs_of_many_examples_are_those_of_the_module_in_eval_mode() -> None
 # --- what does not train -------------------------------------------------------------------------------------------
 
 
+def test_initial_weights_do_not_depend_on_the_number_of_threads() -> None:
+    def factory() -> nn.Module:
+        layer = nn.Linear(900, 700)
+        nn.init.orthogonal_(layer.weight)
+        return layer
+
+    before, drawn = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            drawn.append(from_module(factory, None).initial(0))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*drawn)
+
+
 def test_what_does_not_train_is_no_tensor_of_the_model_and_comes_from_the_runs_seed() -> None:
     model = from_module(Half, shared=["last"])
     assert {tensor.name: tensor.shape for tensor in model.layout.tensors} == {

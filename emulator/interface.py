@@ -363,7 +363,7 @@ def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
     if isinstance(given, Mapping):
         yield from (override_of(key, value) for key, value in given.items())
     else:
-        yield from given
+        yield from [given] if isinstance(given, str) else given
 
 
 def _sweep(given: str | PathLike[str] | Mapping[str, Any], name: str) -> "Sweep":

@@ -15,6 +15,7 @@ from emulator.results.output import check_unused, run_folder
 from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import loopback
 from fedstrata.process.descriptors import raise_limit
@@ -36,6 +37,10 @@ class RunRequest:
     shows_page: bool = False  # whether to show the live page in a browser
     has_tls: bool = True  # whether its processes speak TLS to each other
     backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
+
+    def __post_init__(self) -> None:
+        if self.device_processes is not None and self.device_processes < 1:
+            raise ExperimentError(f"device_processes: must be at least 1, not {self.device_processes}")
 
 
 def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:

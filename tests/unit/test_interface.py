@@ -174,6 +174,10 @@ def test_nothing_starts_where_something_is_wrong(tmp_path: Path, monkeypatch: py
         fedstrata.run("digits", overrides={"training.global_rounds": 0})
     with pytest.raises(ExperimentError, match=r"training\.global_rounds.*0"):
         fedstrata.run("digits", overrides={"data.folder": Path("/data"), "training.global_rounds": np.int64(0)})
+    with pytest.raises(ExperimentError, match=r"training\.global_rounds.*0"):
+        fedstrata.run("digits", overrides="training.global_rounds=0")
+    with pytest.raises(ExperimentError, match="device_processes: must be at least 1, not -1"):
+        fedstrata.run("digits", device_processes=-1)
     with pytest.raises(ExperimentError, match="partition"):
         fedstrata.run({"name": "mine"})
     with pytest.raises(ExperimentError, match="cannot represent an object 3; give only texts, numbers"):

@@ -202,4 +202,9 @@ def _refused(message: str) -> ExperimentError | AddressError:
         )
     if "schema" in line or "values" in line:
         return ExperimentError(f"helm: {line[:600]}")
+    if empty := re.search(r"at <([^<>]*)>: nil pointer evaluating interface \{\}\.(\w+)", line):
+        return ExperimentError(
+            f"helm: a section of the values is empty, so the chart finds no key {empty[2]} at {empty[1]}; delete the "
+            "section's line, or give it keys"
+        )
     return AddressError(f"helm: {line[:600]}")

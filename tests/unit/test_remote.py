@@ -22,6 +22,7 @@ from emulator.cluster.release import Release
 from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.cluster.rollout import Seen
 from emulator.commands.main import execute
+from emulator.shipped.share import CHART
 from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.kept_secrets import Kept
@@ -40,6 +41,13 @@ def test_volumes_that_kubernetes_does_not_change_are_told_with_the_value_that_ke
     error = _refused(f"UPGRADE FAILED: cannot patch: {said} 'replicas', 'template' are forbidden")
     assert isinstance(error, ExperimentError)
     assert "lps.persistence.enabled=false if an older chart" in str(error)
+
+
+@pytest.mark.parametrize(("section", "key"), [("gps", "nodeSelector"), ("networkPolicy", "enabled")])
+def test_a_section_of_the_values_without_keys_is_told_as_an_error_of_the_values(section: str, key: str) -> None:
+    helm = Helm(Release(name="lab", namespace="edge"))
+    with pytest.raises(ExperimentError, match=rf"section of the values is empty, so the chart finds no key {key} at"):
+        helm.check(CHART, {"tls": {"mode": "off"}, section: None})
 
 
 @pytest.mark.parametrize(

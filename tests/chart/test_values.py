@@ -114,6 +114,14 @@ def test_the_notes_say_what_an_uninstall_leaves() -> None:
         assert f"delete pvc -l app.kubernetes.io/instance=demo,app.kubernetes.io/component={tier}" in notes(kept)
 
 
+def test_the_notes_say_what_the_gps_may_not_do() -> None:
+    values: dict[str, Any] = {"lps": {"replicas": 1}, "gps": {"rbac": {"create": False}}}
+    assert "the GPS scales nothing" in notes(values)
+    assert "the GPS scales nothing" not in notes(
+        {**values, "gps": {**values["gps"], "serviceAccount": {"name": "own"}}}
+    )
+
+
 def test_every_variant_shows_its_experiment_in_the_notes() -> None:
     for path in sorted((CHART / "ci").glob("*.yaml")):
         assert f"Experiment {path.stem}:" in notes(values_of(path))

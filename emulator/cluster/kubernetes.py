@@ -12,7 +12,17 @@ from typing import Any
 from emulator.cluster.certificates import tls_of_secret
 from emulator.cluster.forward import PodPort
 from emulator.cluster.release import Release
-from emulator.cluster.rollout import COMPONENT, Progress, Seen, hopeless, listed, outdated_pods, progress
+from emulator.cluster.rollout import (
+    COMPONENT,
+    TIERS,
+    Progress,
+    Seen,
+    hopeless,
+    listed,
+    outdated_pods,
+    owner_kind,
+    progress,
+)
 from emulator.cluster.secrets import KubernetesSecrets, answering, sentence
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
@@ -139,7 +149,7 @@ class InstalledRelease:
     def _going(self, *, pods: bool) -> list[str]:
         seen = self.look()
         claims = [f"claim {c.metadata.name}" for c in seen.claims if c.metadata.deletion_timestamp is not None]
-        owned = [f"pod {pod.metadata.name}" for pod in seen.pods if pod.metadata.owner_references]
+        owned = [f"pod {pod.metadata.name}" for pod in seen.pods if owner_kind(pod) in {*TIERS, "Job"}]
         return claims + (owned if pods else [])
 
     def delete_tests(self) -> None:

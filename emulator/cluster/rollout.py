@@ -18,6 +18,7 @@ PASSING = "failed to prepare subPath"
 SAID_ELSEWHERE = {"FailedScheduling", "Unhealthy"}  # warnings left out: a pod's conditions say the same
 OOM = "OOMKilled"  # the reason if a container used too much memory
 COMPONENT = "app.kubernetes.io/component"
+TIERS = {"StatefulSet", "DaemonSet"}  # kinds of the objects in which the chart runs GPS, LPSs and devices
 REASON_CHARACTERS = 300
 NAMES_SHOWN = 5
 
@@ -73,12 +74,13 @@ def progress(seen: Seen) -> Progress:
 def current_pods(seen: Seen) -> list[Any]:
     """Return the pods of GPS, LPSs and devices, except pods that are being deleted or have an earlier revision."""
     left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
-    owned = [pod for pod in seen.pods if pod.metadata.owner_references and not _is_of_a_job(pod)]
+    owned = [pod for pod in seen.pods if owner_kind(pod) in TIERS]
     return [pod for pod in owned if pod.metadata.deletion_timestamp is None and pod.metadata.uid not in left_out]
 
 
-def _is_of_a_job(pod: Any) -> bool:
-    return bool(pod.metadata.owner_references[0].kind == "Job")
+def owner_kind(pod: Any) -> str:
+    """Return the kind of the object that owns a pod. If there is none, return an empty text."""
+    return next((str(owner.kind) for owner in pod.metadata.owner_references or []), "")
 
 
 def outdated_pods(seen: Seen) -> list[Any]:

@@ -458,9 +458,11 @@ def test_when_the_time_is_up_the_reason_is_said(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    found = release_that_sees(monkeypatch, Seen(pods=[a_pod("lab-lps-0", going=True)]), Seen())
+    camera = a_pod("camera-x", owner="camera", kind="ReplicaSet")  # a pod of the user's own, with external devices
+    ours = [a_pod("lab-lps-0", going=True), a_pod("lab-1-x", owner="lab-1", kind="Job")]
+    found = release_that_sees(monkeypatch, Seen(pods=[*ours, camera]), Seen(pods=[camera]))
     found.wait_gone(60, told.append, pods=True)
-    assert told == ["waiting for the end of pod lab-lps-0"]
+    assert told == ["waiting for the end of pod lab-lps-0, pod lab-1-x"]
 
 
 def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,9 @@ def test_a_claim_that_is_not_bound_is_told_and_an_earlier_objects_warning_is_not
 
 
 def test_pods_that_the_release_did_not_make_are_not_counted() -> None:
-    seen = Seen(sets=[a_set()], pods=[a_pod("board", owner="", ready=False), a_pod("lab-lps-0")])
+    of_a_deployment = a_pod("camera-x", owner="camera", kind="ReplicaSet", waiting="ErrImagePull", ready=False)
+    seen = Seen(sets=[a_set()], pods=[a_pod("board", owner="", ready=False), of_a_deployment, a_pod("lab-lps-0")])
+    assert progress(seen).hopeless == ""
     assert [pod.metadata.name for pod in current_pods(seen)] == ["lab-lps-0"]
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -119,17 +120,23 @@ def run_process(
             spans.open(tier)  # this takes a second, for which the first round would wait
         code = run_loop(_until_stopped(partial(main, options), exit_with_parent=options.exit_with_parent))
     except FedstrataError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+        _say(f"error: {printable(str(error))}")
         code = error.exit_code
     except Exception as error:
         log.exception("process_failed")
-        print(f"error: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
+        _say(f"error: {printable(f'{type(error).__name__}: {error}')}")
         code = EXIT_RUN_FAILED
     if (spans := process_spans()) is not None:
         spans.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     os._exit(code)  # unlike sys.exit, this does not wait for threads
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # the disk with the log may be full; the exit code still says what happened
+        print(line, file=sys.stderr, flush=True)
 
 
 def run_loop(main: Coroutine[Any, Any, Result]) -> Result:

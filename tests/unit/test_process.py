@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.errors import OutputError
+from fedstrata.errors import EXIT_USAGE, OutputError
 from fedstrata.process.process import folder, program_arguments
 
 
@@ -36,3 +36,10 @@ def test_at_debug_a_process_logs_its_own_events_and_no_line_of_grpc_for_each_cal
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["went wrong", "fetch_cut"]
+
+
+def test_an_error_has_its_exit_code_even_if_the_log_is_on_a_full_disk(tmp_path: Path) -> None:
+    words = ("--experiment", str(tmp_path / "none.yaml"), "--gps", "127.0.0.1:1", "--state", str(tmp_path))
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-m", "lps", *words], stderr=full, check=False)
+    assert done.returncode == EXIT_USAGE

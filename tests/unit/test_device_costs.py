@@ -71,6 +71,11 @@ def test_a_round_of_an_lps_that_all_devices_left_later_is_passed_over(tmp_path: 
     assert dict(metric_by_round(found)) == {2: 0.76, 3: 0.9, 4: 0.8}
 
 
+def test_an_lps_without_a_row_in_a_round_counts_with_its_newest_model(tmp_path: Path) -> None:
+    found = run(tmp_path, [row for row in rounds() if row[1:3] != (4, "lps-0")])
+    assert dict(metric_by_round(found))[4] == pytest.approx((3 * 0.5 + 2 * 0.8) / 5)
+
+
 def test_nearly_final_is_where_the_accuracy_first_was_enough(tmp_path: Path) -> None:
     # 0.95 · 0.8 is 0.76, which the second round has
     assert bytes_until_nearly_final(run(tmp_path)) == BEFORE + 2 * ROUND

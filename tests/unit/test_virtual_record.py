@@ -10,6 +10,7 @@ from emulator.estimates.check_times import Payloads, expected_times, print_times
 from emulator.results.compare import compare
 from emulator.results.record import RunRecord, load_record
 from emulator.results.report.page import document_of
+from emulator.results.report.style import COLOURS
 from emulator.results.report.virtual_time import metric_over_time
 from emulator.runs.progress import progress_line, status_fields
 from emulator.sweeps.file import sweep_of
@@ -96,6 +97,7 @@ def test_a_comparison_draws_the_runs_that_have_a_timeline(tmp_path: Path) -> Non
     svg = (tmp_path / "out" / "compare-time.svg").read_text()
     assert "seed 0" in svg
     assert "seed 2" not in svg
+    assert all(f"fill: {colour}" in svg for colour in COLOURS[:2])  # dots, because each curve has one point
     assert (tmp_path / "out" / "compare.csv").read_text().splitlines()[1].endswith(",9.0")
     compare([tmp_path / "plain"], tmp_path / "none")
     assert not (tmp_path / "none" / "compare-time.svg").exists()

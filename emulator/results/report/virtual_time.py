@@ -79,7 +79,8 @@ def _draw(
                 [(100 if metric.is_percent else 1) * value for _, value in curve],
             )
             colour, label = COLOURS[names.index(name) % len(COLOURS)], "" if number else name
-            axes.plot(xs, ys, color=colour, linewidth=1.7, drawstyle="steps-post", label=label)
+            marker = "o" if len(curve) == 1 else None  # a line through one point is invisible
+            axes.plot(xs, ys, color=colour, linewidth=1.7, drawstyle="steps-post", marker=marker, label=label)
     axes.grid(axis="y")
     axes.set_title(title or title_of(metric))
     axes.set_xlabel(f"virtual time, {unit}")

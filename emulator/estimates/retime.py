@@ -102,12 +102,13 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
             "schedule: on other links other devices are away or have moved, so models differ; run the experiment again"
         )
     was, now = (
-        parse_experiment(text, overrides=["clock=none"]).digest
-        for text in (record.experiment_yaml, experiment.to_yaml())
+        parse_experiment(text, overrides=["clock=none"]) for text in (record.experiment_yaml, experiment.to_yaml())
     )
-    if was != now:
+    are_masked = [each.secure_aggregation is not None for each in (was, now)]  # masked updates have more bytes
+    if was.digest != now.digest or are_masked[0] != are_masked[1]:
         raise ExperimentError(
-            f"--set {' --set '.join(changes)} changes the models, not only the times; run the experiment again"
+            f"--set {' --set '.join(changes)} changes the models or their bytes, not only the times; "
+            "run the experiment again"
         )
 
 

@@ -16,6 +16,7 @@ from emulator.results.record import load_record
 from emulator.results.waits import picture
 from fedstrata.clock.timeline import PARTS
 from fedstrata.errors import DataError, ExperimentError
+from fedstrata.experiment_file import parse_experiment
 from tests.support.programs import Program
 from tests.support.tiers import SMALL, outcome, run_in_process, small
 
@@ -235,8 +236,8 @@ def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_pat
 
 def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
     for change, message in (
-        ("training.global_rounds=3", "changes the models, not only the times"),
-        ("links.device-lps.up=int8", "changes the models, not only the times"),
+        ("training.global_rounds=3", "changes the models or their bytes, not only the times"),
+        ("links.device-lps.up=int8", "changes the models or their bytes, not only the times"),
         ("clock=none", "clock: none gives no timeline"),
         ("clock=real", "clock: real gives no timeline"),
         ("links.device-lps.up_rate=0bit/s", "a rate must be from 1bit/s"),
@@ -245,6 +246,11 @@ def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Pat
             retime(run, [change])
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
+    text = (copy / "experiment.yaml").read_text()
+    (copy / "experiment.yaml").write_text(parse_experiment(text, overrides=["method=fedavg"]).to_yaml())
+    with pytest.raises(ExperimentError, match="changes the models or their bytes"):  # masked updates have more bytes
+        retime(copy, ["secure_aggregation={min_devices: 3}"])
+    (copy / "experiment.yaml").write_text(text)
     lines = (copy / "flows.csv").read_text().splitlines()
     for damaged in (lines[:-3], [line.replace("lps-1", "lps-9") for line in lines], ["x", *lines[1:]]):
         (copy / "flows.csv").write_text("\n".join(damaged))

@@ -108,7 +108,7 @@ def _spans(experiment: Experiment, method: Method) -> str:
 def _quorum(experiment: Experiment, _: Method) -> str:
     devices, found = experiment.device_count, experiment.deadlines
     tiers = {"enrolment": found.enrolment, "lps": found.lps, "gps": found.gps}
-    low = (tier for tier, each in tiers.items() if each.deadline_s and each.quorum(devices) < devices)
+    low = (tier for tier, each in tiers.items() if each.quorum(devices) < devices)
     return next((f"deadlines.{tier}.quorum_ratio {tiers[tier].quorum_ratio:g}" for tier in low), "")
 
 

@@ -131,7 +131,7 @@ AWAY: dict[str, tuple[list[str], str]] = {
     "training.participation": (["training.participation=4"], "training.participation 4"),
     "schedule.leave": (LEAVES, "schedule.0.leave"),
     "newcomers that train": ([LATE], "newcomers"),
-    "quorum below 1": (["deadlines.lps={deadline_s: 9, quorum_ratio: 0.5}"], "deadlines.lps.quorum_ratio 0.5"),
+    "quorum below 1": (["deadlines.lps.quorum_ratio=0.5"], "deadlines.lps.quorum_ratio 0.5"),
 }
 VARIATES, ROUNDS_KEY = ("feddyn", "scaffold"), "training.lps_rounds_per_global_round"
 OPTIMISERS = ("training.gps_optimiser", "training.lps_optimiser")

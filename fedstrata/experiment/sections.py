@@ -509,7 +509,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_epoch_unless_told(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and not value.get("local_epochs") and not value.get("local_steps"):
+        if isinstance(value, Mapping) and all(value.get(key) is None for key in ("local_epochs", "local_steps")):
             return {**value, "local_epochs": 1}
         return value
 

@@ -203,6 +203,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("training.gps_optimiser={name: adam, tau: 0}", "training.gps_optimiser.tau: "),
         ("links.device-lps.up=float64", "links.device-lps.up: "),
         ("deadlines.lps.quorum_ratio=0", "deadlines.lps.quorum_ratio: "),
+        ("training.local_epochs=0", "training.local_epochs: must be at least 1, not 0"),
     ],
 )
 def test_nonsense_is_refused_with_the_key_and_what_is_allowed(override: str, message: str) -> None:

@@ -44,6 +44,12 @@ class Generated(Settings):
     def _coherent(self) -> Self:
         if bool(self.outage_share) != (self.outage is not None):
             raise ValueError("outage_share (of the time) and outage (mean duration) need each other; give both or none")
+        least = self.outage_share / (1 - self.outage_share)  # with a mean of one second between outages
+        if self.outage is not None and self.outage < least * SECOND_NS * (1 - 1e-9):
+            raise ValueError(
+                f"outages of this mean duration cannot fill {self.outage_share:g} of the time; set outage to at least "
+                f"{math.ceil(round(least * 1000, 6)) / 1000:g}s"
+            )
         return self
 
     def drawn(self, address: Sequence[int]) -> Trace:
@@ -67,7 +73,7 @@ class Generated(Settings):
         if self.outage is None:
             return [False] * (len(draws) - 1)
         ends = SECOND_NS / self.outage
-        begins = min(1.0, ends * self.outage_share / (1 - self.outage_share))
+        begins = ends * self.outage_share / (1 - self.outage_share)
         is_out, found = draws[0] < self.outage_share, []
         for draw in draws[1:]:
             found.append(is_out)

@@ -70,7 +70,7 @@ def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: in
     chosen.
 
     Raises:
-        ExperimentError: a board is unknown, or no board is online.
+        ExperimentError: a board is unknown, no board is online, or `most_boards` allows fewer boards than have data.
     """
     known = {state.board.name: state.board for state in fleet.boards}
     if isinstance(experiment.partition, LocalPartition):
@@ -79,6 +79,10 @@ def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: in
             raise ExperimentError(
                 f"partition.names: no board of the fleet is called {', '.join(missing[:5])}; give the names in the "
                 f"boards' certificates. The fleet has {', '.join(sorted(known)[:5]) or 'no board yet'}"
+            )
+        if most_boards is not None and most_boards < len(ids):
+            raise ExperimentError(
+                f"--boards {most_boards}: the data of this run's devices are on {len(ids)} boards; leave --boards out"
             )
         return [Share(known[name], range(index, index + 1)) for index, name in enumerate(ids)]
     taken = Counter(name for offer in fleet.offers for name in offer.boards)

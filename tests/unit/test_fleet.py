@@ -423,6 +423,8 @@ def test_with_own_data_the_boards_are_those_of_its_names_here_or_not() -> None:
     assert of(OWN, fleet) == {"board-1": range(1), "board-2": range(1, 2)}
     with pytest.raises(ExperimentError, match=r"is called board-2; .* The fleet has board-1$"):
         of(OWN, everything({"board-1": 0}))
+    with pytest.raises(ExperimentError, match="--boards 1: the data of this run's devices are on 2 boards"):
+        of(OWN, fleet, 1)
 
 
 def test_a_run_that_goes_on_takes_the_boards_with_its_state_whatever_else_they_do() -> None:

@@ -94,7 +94,7 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
     if not found:
         raise ValueError("names no device; remove this entry, or name one")
     if len(set(found)) != len(found):
-        twice = next(index for index in found if found.count(index) > 1)
+        twice = next(one for one, other in pairwise(sorted(found)) if one == other)
         raise ValueError(f"device {twice} is in the list twice; remove it once")
     return tuple(sorted(found))
 

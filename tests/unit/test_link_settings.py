@@ -163,6 +163,7 @@ def test_a_stored_file_is_the_same_experiment() -> None:
         ("links.overrides=[{devices: [1], preset: lte}, {devices: [0-3], preset: wifi}]", "device 1 is in two"),
         ("links.overrides=[{devices: [6], preset: lte}]", "there is no device 6; the partition has devices 0 to 5"),
         ("links.overrides=[{devices: [1, 1], preset: lte}]", "device 1 is in the list twice; remove it once"),
+        ("links.overrides=[{devices: [0-300000, 300000], preset: lte}]", "device 300000 is in the list twice"),
         ("links.overrides=[{devices: [3-1], preset: lte}]", "'3-1' must be the index of a device, or a range"),
         ("links.overrides=[{devices: [], preset: lte}]", "names no device"),
         ("links.overrides=[{devices: [1]}]", "this entry changes nothing; add what differs"),

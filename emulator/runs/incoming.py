@@ -39,9 +39,7 @@ class IncomingRecord:
             self._close()
         self._clear()
         if isinstance(error, OSError):
-            raise OutputError(
-                f"cannot write the record to {self._folder}: {error.strerror}; free space and run again"
-            ) from None
+            raise self._unwritable(error) from None
 
     def add(self, name: str, data: bytes) -> None:
         """Add the next piece of the current file. If `name` is not empty, the piece begins a new file with this name.
@@ -82,5 +80,14 @@ class IncomingRecord:
             self._file = None
 
     def _clear(self) -> None:
-        if self._aside.exists():
-            shutil.rmtree(self._aside)
+        try:
+            if self._aside.exists():
+                shutil.rmtree(self._aside)
+        except OSError as error:  # for example, it belongs to another user
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write the record to {error.filename or self._folder}: {error.strerror}; free space, or remove "
+            "what is in the way, and run again"
+        )

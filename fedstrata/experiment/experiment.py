@@ -5,6 +5,7 @@ module, which checks its values.
 """
 
 import hashlib
+import re
 from collections.abc import Container, Mapping
 from functools import cached_property
 from typing import Any, Self
@@ -109,7 +110,7 @@ class Experiment(Settings):
     def _faults_hit_something(self) -> Self:
         known = {"gps", *self.device_ids()}
         for fault in self.faults:
-            if isinstance(fault, KillFault | PauseFault) and not fault.process.startswith("lps-"):
+            if isinstance(fault, KillFault | PauseFault) and not re.fullmatch(r"lps-\d+", fault.process):
                 _member(fault.process, known)
         return self
 

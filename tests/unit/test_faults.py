@@ -37,6 +37,7 @@ def test_faults_are_no_part_of_what_a_run_is_a_function_of() -> None:
     [
         ("{do: burn, process: gps}", "burn"),
         ("{do: kill, process: device-003, at: {phase: training}}", "no process is called 'device-003'"),
+        ("{do: kill, process: lps-one, at: {phase: training}}", "no process is called 'lps-one'"),
         ("{do: kill, process: gps, at: {}}", "give exactly one of phase, global_round and point"),
         (
             "{do: kill, process: gps, at: {phase: training, global_round: 1}}",

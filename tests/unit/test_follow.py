@@ -11,7 +11,7 @@ from emulator.runs import client as client_module
 from emulator.runs import follow as follow_module
 from emulator.runs.client import RunClient
 from emulator.runs.follow import follow
-from emulator.runs.incoming import IncomingRecord
+from emulator.runs.incoming import ASIDE, IncomingRecord
 from fedstrata.errors import AddressError, DataError, OutputError, PayloadError, RunStoppedError
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -247,6 +247,12 @@ def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write the record"), IncomingRecord(tmp_path / "file") as incoming:
         incoming.add("summary.json", b"{}")
+
+
+def test_what_an_earlier_fetch_left_and_cannot_be_removed_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / ASIDE).touch()  # a file: rmtree refuses it, as it refuses another user's folder
+    with pytest.raises(OutputError, match=rf"{ASIDE}: Not a directory"), IncomingRecord(tmp_path):
+        pass
 
 
 def test_what_an_interrupted_fetch_left_does_not_get_into_the_record(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -175,7 +175,7 @@ class ModelSettings(Settings):
     """Model: `mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code: a torch module as
     `module:Class`, or `module:function`.
     """
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, JsonValue] = {}
     """Arguments of your own class `module:Class`, by name."""
     hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None
     """Widths of the hidden dense layers; without this key each model has its default."""

@@ -82,7 +82,7 @@ def _kind(schema: Schema, definitions: Mapping[str, Schema]) -> str:
         if part in schema.get("pattern", ""):
             return unit
     limits = [said.format(schema[limit]) for limit, said in LIMITS.items() if limit in schema]
-    return " ".join([str(schema.get("type", "value")), ", ".join(cell(limit) for limit in limits)]).strip()
+    return " ".join([str(schema.get("type", "values")), ", ".join(cell(limit) for limit in limits)]).strip()
 
 
 def _kinds(schema: Schema, definitions: Mapping[str, Schema]) -> str:

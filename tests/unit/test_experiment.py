@@ -204,6 +204,8 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("links.device-lps.up=float64", "links.device-lps.up: "),
         ("deadlines.lps.quorum_ratio=0", "deadlines.lps.quorum_ratio: "),
         ("training.local_epochs=0", "training.local_epochs: must be at least 1, not 0"),
+        ("model={name: my:Net, options: {widths: {0: 32}}}", "must be text, not 0"),  # devices would get the key "0"
+        ("model={name: my:Net, options: {scale: .nan}}", "must be a finite number, not nan"),  # and None
     ],
 )
 def test_nonsense_is_refused_with_the_key_and_what_is_allowed(override: str, message: str) -> None:

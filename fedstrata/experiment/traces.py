@@ -8,13 +8,14 @@ link and direction.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedstrata.experiment.quantities import Duration, Rate, SampleRate
+from fedstrata.experiment.quantities import DURATION, RATE, Duration, SampleRate
 from fedstrata.experiment.rates import SECOND_NS, Trace
 from fedstrata.experiment.sections import Settings
 
@@ -22,12 +23,18 @@ DRAWS = 0x74726163  # "trac": an address that only these draws use
 GRAIN = 1_000  # bits per second: generated rates are rounded to multiples of it, so that all machines agree
 MOST_SAMPLES = 20_000
 SHORTEST_NS = 10**6  # shortest duration of a rate, since a transfer takes computing time for each rate
+Median = Annotated[int, *replace(RATE, least=GRAIN, limits="a median must be from 1kbit/s to 1000000Gbit/s").form]
+Outage = Annotated[int, *replace(DURATION, least=SECOND_NS, limits="an outage must be from 1s to 168h").form]
+LENGTHS = f"a generated trace must last from 1s to {MOST_SAMPLES}s"
+Length = Annotated[
+    int, *replace(DURATION, least=SECOND_NS, most=MOST_SAMPLES * SECOND_NS, limits=LENGTHS).form
+]  # fmt: skip
 
 
 class Generated(Settings):
     """Define a generated trace. Each device and direction draws different random numbers for it."""
 
-    median: Rate
+    median: Median
     """Median of the rate."""
     sigma: float = Field(gt=0, le=3)
     """Standard deviation of the natural logarithm of the rate."""
@@ -35,9 +42,9 @@ class Generated(Settings):
     """Correlation of the rate's logarithm from one second to the next."""
     outage_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of the time in which the link carries nothing."""
-    outage: Duration | None = Field(default=None, ge=SECOND_NS)
+    outage: Outage | None = None
     """Mean time of one outage."""
-    length: Duration = Field(default="1h", validate_default=True, ge=SECOND_NS, le=MOST_SAMPLES * SECOND_NS)
+    length: Length = Field(default="1h", validate_default=True)
     """Time after which the trace repeats."""
 
     @model_validator(mode="after")

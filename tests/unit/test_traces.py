@@ -113,6 +113,11 @@ def test_nonsense_is_one_line_before_anything_starts(
         ("{traces: {bus: {after: repeat}}}", "give exactly one of generate, file and samples"),
         ("{traces: {bus: {generate: {median: 1kbit/s, sigma: 1, lag: 1}}}}", "lag"),
         ("{traces: {bus: {generate: {median: 1kbit/s, sigma: 1, lag: 0, outage_share: 0.1}}}}", "need each other"),
+        ("{traces: {bus: {generate: {median: 400bit/s, sigma: 1, lag: 0}}}}", "a median must be from 1kbit/s"),
+        (
+            "{traces: {bus: {generate: {median: 1Mbit/s, sigma: 1, lag: 0, outage_share: 0.1, outage: 0.5s}}}}",
+            "generate.outage: '0.5s': an outage must be from 1s to 168h",
+        ),
         (
             "{traces: {bus: {generate: {median: 1Mbit/s, sigma: 1, lag: 0, outage_share: 0.9, outage: 1s}}}}",
             "outages of this mean duration cannot fill 0.9 of the time; set outage to at least 9s",

@@ -480,7 +480,7 @@ class TrainingSettings(Settings):
     batch_size: int = Field(default=32, ge=1)
     """Number of examples in a batch; the last batch of an epoch may be smaller."""
     evaluate_every: int = Field(default=1, ge=1)
-    """Number n: devices measure the received model in every n-th global round, and always the final model."""
+    """Number n: devices measure the received model in global rounds 1, n + 1, 2n + 1, …, and always the final model."""
     participation: int | float | None = None
     """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without this key
     all.

@@ -18,7 +18,7 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 MODEL_PART = "model"
-KEPT_CHUNKS = 8  # enough, because children begin a download together and stay close to each other
+KEPT_CHUNKS = 3  # enough, because children begin a download together and stay close to each other
 
 
 class SharedChunks:

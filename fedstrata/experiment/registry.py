@@ -83,10 +83,8 @@ class Registry(Generic[Kind, Chosen]):
         the user, and `make` or later a function of the object fails, PluginError is raised.
         """
         kind = self.kind(name)
-        if name not in self.known:
-            kind = guarded(self.section, kind, self.base)
         try:
-            return make(kind)
+            return make(kind if name in self.known else guarded(self.section, kind, self.base))
         except FedstrataError:
             raise
         except Exception as error:

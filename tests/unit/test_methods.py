@@ -277,6 +277,10 @@ def test_an_own_methods_options_are_as_closed_as_any(workdir: Path) -> None:
             "from fedstrata.methods import Method\nclass Own(Method):\n    def check(self):\n        return 1 / 0",
             "method own_method:Own failed in check: ZeroDivisionError",
         ),
+        (
+            "from fedstrata.methods import Method\nclass Own(Method):\n    def __init_subclass__(cls, key): pass",
+            "method own_method:Own failed with TypeError: ",
+        ),
     ],
 )
 def test_an_own_method_that_is_none_is_refused_in_one_line(workdir: Path, body: str, message: str) -> None:

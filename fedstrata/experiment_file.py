@@ -27,8 +27,8 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods import registry as methods_known
 from fedstrata.methods.registry import method_class
-from fedstrata.models.weights import sha256_of
 from fedstrata.record.summary import check_names
+from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
 from fedstrata.tasks import registry as tasks_known
@@ -79,7 +79,7 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     """Check a document of settings, and return its experiment. Raises ExperimentError if a setting is wrong. The
     message does not name the file.
     """
-    document = _with_weights_named(with_traces_read(document, folder), folder)
+    document = _with_files_named(with_traces_read(document, folder), folder)
     if seed is not None:
         document["seed"] = seed
     try:
@@ -99,26 +99,26 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     return experiment
 
 
-def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a document in which each file of weights has its full path and its SHA-256. A relative path in the given
-    document starts at `folder`.
+def _with_files_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a document in which each file of weights, and the file of `partition`, has its full path and its SHA-256.
+    A relative path in the given document starts at `folder`.
 
     Raises:
         ExperimentError: a file cannot be read.
     """
 
-    def named(section: Any) -> Any:
-        model = section.get("model") if isinstance(section, dict) else None
-        if not isinstance(model, dict) or not isinstance(model.get("weights"), str):
-            return section
-        path = (folder / model["weights"]).resolve()
-        sha256 = model.get("weights_sha256") or sha256_of(path)
-        return {**section, "model": {**model, "weights": str(path), "weights_sha256": sha256}}
+    def named(owner: Any, section: str, key: str) -> Any:
+        given = owner.get(section) if isinstance(owner, dict) else None
+        if not isinstance(given, dict) or not isinstance(given.get(key), str):
+            return owner
+        path = (folder / given[key]).resolve()
+        sha256 = given.get(f"{key}_sha256") or sha256_of(path, f"{section}.{key}")
+        return {**owner, section: {**given, key: str(path), f"{key}_sha256": sha256}}
 
     entries = document.get("architectures")
     if isinstance(entries, list):
-        document = {**document, "architectures": [named(entry) for entry in entries]}
-    found: dict[str, Any] = named(document)
+        document = {**document, "architectures": [named(entry, "model", "weights") for entry in entries]}
+    found: dict[str, Any] = named(named(document, "model", "weights"), "partition", "file")
     return found
 
 

@@ -19,7 +19,8 @@ from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
 
-FILE = re.compile(r"\.(links\.traces\.[^.]+\.file|model\.weights)(\.\d+)?$")  # keys of files; a number in an axis
+# Keys of files. In an axis, a number follows.
+FILE = re.compile(r"\.(links\.traces\.[^.]+\.file|model\.weights|partition\.file)(\.\d+)?$")
 MOST_LPS = 16  # a guess if the method decides the number in the run
 GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured memory of a GPS, and of `fedstrata sweep`
 
@@ -55,7 +56,7 @@ def _check_text(sweep: Sweep) -> None:
         if FILE.search(key):
             raise ExperimentError(
                 f"pods cannot read files of this machine: {key[1:]} is {text}; write the samples of a trace into the "
-                "sweep file, and leave out model.weights"
+                "sweep file, and leave out model.weights and partition.file"
             )
 
 

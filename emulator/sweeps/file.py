@@ -263,6 +263,7 @@ def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
     traces = links.get("traces") if isinstance(links, dict) else None
     owners = [base, *(entries if isinstance(entries, list) else [])]
     files = [(each.get("model"), "weights") for each in owners if isinstance(each, dict)]
+    files += [(base.get("partition"), "file")]
     files += [(trace, "file") for trace in (traces.values() if isinstance(traces, dict) else [])]
     for section, key in {id(section): (section, key) for section, key in files}.values():  # an alias only once
         if isinstance(section, dict) and isinstance(section.get(key), str) and folder != ".":

@@ -22,6 +22,7 @@ from fedstrata.experiment.partition import (
     NaturalPartition,
     Partition,
     PublicSettings,
+    without_path,
 )
 from fedstrata.experiment.privacy import PrivacySettings, SecureAggregation
 from fedstrata.experiment.schedule import Entries
@@ -220,10 +221,9 @@ class Experiment(Settings):
         """
         resolved = self.model_dump(mode="json", by_alias=True)
         resolved["data"] = self.data.drawn(self.seed).model_dump(mode="json", by_alias=True)
-        del resolved["faults"], resolved["energy"]
+        del resolved["faults"], resolved["energy"], resolved["schedule"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
-        del resolved["schedule"]
         if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
             if self.schedule:
@@ -233,6 +233,7 @@ class Experiment(Settings):
         del resolved["data"]["folder"], resolved["data"]["download"]
         for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
             del model["weights"]
+        resolved["partition"] = without_path(resolved["partition"])
         updates = self.privacy.updates if self.privacy is not None else None
         sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much
         if self.secure_aggregation is None or (self.clock == "none" and not sets_noise):

@@ -326,6 +326,8 @@ class GivenPartition(SplitPartition):
     """In place of `examples`: a text file with one line per training example, the index of its owner, or -1 for no
     owner.
     """
+    file_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of the file `file`, a part of the run's id; it is computed when the experiment is read."""
     devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
     """With `file`: the number of devices."""
 
@@ -333,6 +335,8 @@ class GivenPartition(SplitPartition):
     def _either(self) -> Self:
         if (self.examples is None) == (self.file is None) or (self.file is None) != (self.devices is None):
             raise ValueError("given: give either examples (a list for each device), or file and devices")
+        if (self.file is None) != (not self.file_sha256):
+            raise ValueError("given: file and file_sha256 need each other; give both or none")
         owned = [index for indexes in self.examples or () for index in indexes]
         if len(set(owned)) != len(owned):
             raise ValueError("the index of an example is listed twice; each example has one owner, remove one")
@@ -341,6 +345,12 @@ class GivenPartition(SplitPartition):
     @property
     def device_count(self) -> int:
         return self.devices or len(self.examples or ())
+
+
+def without_path(partition: dict[str, Any]) -> dict[str, Any]:
+    """Return a partition for the experiment's digest: with the SHA-256 of its file, but without the file's path."""
+    left_out = "file_sha256" if partition.get("file") is None else "file"
+    return {key: value for key, value in partition.items() if key != left_out}
 
 
 class LocalPartition(Settings):

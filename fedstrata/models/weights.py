@@ -4,12 +4,10 @@ use are read.
 The file may have frozen tensors, and initial values of trained tensors. Its SHA-256 is part of the run's id.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import ExperimentError
+from fedstrata.store.named_files import check_named
 
 KEY = "model.weights"
 MOST_HEADER_BYTES = 16 << 20
-PIECE_BYTES = 1 << 20
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind) for name, kind in (("F32", "<f4"), ("F64", "<f8"), ("F16", "<f2"), ("I64", "<i8"))
 }
@@ -42,12 +40,7 @@ class WeightsFile:
         Raises:
             ExperimentError: the file fails a check, or cannot be read.
         """
-        found = sha256_of(self.path)
-        if found != self.sha256:
-            raise ExperimentError(
-                f"{KEY}: the SHA-256 of {self.path} begins with {found[:12]}, and the run's file with "
-                f"{self.sha256[:12]}; put the run's file there"
-            )
+        check_named(self.path, self.sha256, KEY)
         there = {name: shape for name, (_, shape, _) in self._entries().items()}
         for name, shape in there.items():
             if shapes.get(name) != shape:
@@ -102,23 +95,3 @@ class WeightsFile:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ExperimentError(f"{KEY}: the header of {self.path} is damaged; write it again") from None
         return found
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file. An unchanged file is read only once per process. Raises ExperimentError if the file
-    cannot be read.
-    """
-    try:
-        found = path.stat()
-        return _digest(path, found.st_size, found.st_mtime_ns)
-    except OSError as error:
-        raise ExperimentError(f"{KEY}: cannot read {path}: {error.strerror}; put the file there") from None
-
-
-@lru_cache(maxsize=8)
-def _digest(path: Path, _size: int, _changed_ns: int) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -9,6 +9,7 @@ from fedstrata.errors import DataError
 from fedstrata.experiment.partition import GivenPartition, NaturalPartition
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.stock import Indices, labels_or_one_kind, tests_like
+from fedstrata.store.named_files import check_named
 
 MOST_NAMED = 5
 
@@ -64,6 +65,7 @@ def _listed(partition: GivenPartition, total: int) -> list[Indices]:
 
 
 def _owned(partition: GivenPartition, path: Path, total: int) -> list[Indices]:
+    check_named(path, partition.file_sha256, "partition.file")
     try:
         owners = np.array([int(line) for line in path.read_text("utf-8").split()], np.int64)
     except (OSError, ValueError, OverflowError) as error:

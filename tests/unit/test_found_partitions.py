@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment_file import parse_experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.partitions import check_partition, device_data, public_data
 from tests.support.splits import all_devices, experiment, identities
 
@@ -105,8 +105,9 @@ def test_given_examples_belong_to_the_devices_that_are_said(owners: list[int]) -
 
 def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
     path = tmp_path / "owners.txt"
-    plan = experiment({"kind": "given", "file": str(path), "devices": 2, "test_share": 0.5})
+    said = {"kind": "given", "file": str(path), "devices": 2, "test_share": 0.5}
     path.write_text("1\n0\n-1\n1\n0\n")
+    plan = experiment(said)
     devices = all_devices(plan, data([0] * 5, []))
     assert [sorted(identities([device.train, device.test])) for device in devices] == [[1, 4], [0, 3]]
     for text, message in (
@@ -117,7 +118,25 @@ def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=message):
-            device_data(plan, data([0] * 5, []), 0)
+            device_data(experiment(said), data([0] * 5, []), 0)
+
+
+def test_the_content_of_the_file_is_part_of_a_runs_id_and_its_place_is_not(tmp_path: Path) -> None:
+    places = [tmp_path / name / "owners.txt" for name in ("here", "there")]
+    for place in places:
+        place.parent.mkdir()
+        place.write_text("0\n1\n")
+    text = yaml.safe_dump({"name": "split", "partition": {"kind": "given", "file": "owners.txt", "devices": 2}})
+    (tmp_path / "here" / "plan.yaml").write_text(text)
+    plans = [load_experiment(tmp_path / "here" / "plan.yaml"), parse_experiment(text, where=str(places[1]))]
+    assert plans[0].run_id == plans[1].run_id == parse_experiment(plans[0].to_yaml()).run_id
+    places[0].write_text("1\n0\n")
+    assert load_experiment(tmp_path / "here" / "plan.yaml").run_id != plans[0].run_id
+    with pytest.raises(ExperimentError, match=r"partition.file: the SHA-256 of .*here/owners.txt begins with"):
+        device_data(plans[0], data([0] * 2, []), 0)
+    places[0].unlink()
+    with pytest.raises(ExperimentError, match=r"partition.file: cannot read .*here/owners.txt: No such file"):
+        load_experiment(tmp_path / "here" / "plan.yaml")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +144,7 @@ def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
     [
         ({"kind": "given", "examples": [[0, 1], [1]]}, "the index of an example is listed twice"),
         (
-            {"kind": "given", "file": "x"},
+            {"kind": "given", "file": __file__},
             r"given: give either examples \(a list for each device\), or file and devices",
         ),
         ({"kind": "natural"}, r"natural: give exactly one of devices \(their number\) and names"),

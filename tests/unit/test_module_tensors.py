@@ -21,7 +21,7 @@ from fedstrata.methods import Facts, Pull, make_method
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.methods.gradients import gradient_at
 from fedstrata.models import Model, build_model, from_module, torch_module
-from fedstrata.models.weights import sha256_of
+from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import CLASSIFICATION
 
@@ -230,7 +230,7 @@ def saved(path: Path, **changes: Any) -> Path:
 
 def test_weights_of_a_file_are_those_of_the_frozen_layers(tmp_path: Path) -> None:
     path = saved(tmp_path / "backbone.safetensors")
-    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path)}
+    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
     model = build_model(settings("Adapted", **section), INFO).of_run(SEED)
     torch.manual_seed(SEED)
     module = Adapted().eval()
@@ -244,7 +244,7 @@ def test_weights_of_a_file_are_those_of_the_frozen_layers(tmp_path: Path) -> Non
 
 def test_weights_of_a_file_are_what_training_begins_with(tmp_path: Path) -> None:
     path = saved(tmp_path / "all.safetensors", **{"adapter.bias": torch.full((10,), 0.25)})
-    section = {"freeze": ["frozen"], "weights": path, "weights_sha256": sha256_of(path)}
+    section = {"freeze": ["frozen"], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
     model = build_model(settings("Adapted", **section), INFO)
     assert model.layout.views(model.initial(SEED))["adapter.bias"].tolist() == [0.25] * 10
     assert model.of_run(SEED).initial(SEED).tobytes() == model.initial(SEED).tobytes()
@@ -253,7 +253,7 @@ def test_weights_of_a_file_are_what_training_begins_with(tmp_path: Path) -> None
 def test_servers_make_no_module_if_the_file_has_all_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {"adapter.weight": torch.rand(10, 32, dtype=torch.float64), "adapter.bias": torch.rand(10).half()}
     path = saved(tmp_path / "whole.safetensors", **whole)
-    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path)}
+    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
     model = build_model(settings("Adapted", **section), INFO)
     expected = model.of_run(SEED).initial(SEED)  # as a device makes it
     monkeypatch.setattr(torch_module, "_made", None)
@@ -283,7 +283,9 @@ def test_weights_of_another_module_are_refused_in_one_line(
 ) -> None:
     path = saved(tmp_path / "w.safetensors", **changes)
     with pytest.raises(ExperimentError, match=message) as refused:
-        build_model(settings("Adapted", freeze=["frozen"], weights=path, weights_sha256=sha256_of(path)), INFO)
+        build_model(
+            settings("Adapted", freeze=["frozen"], weights=path, weights_sha256=sha256_of(path, "model.weights")), INFO
+        )
     assert str(refused.value).startswith(f"model.weights: {path} ")
     assert "\n" not in str(refused.value)
 
@@ -293,7 +295,7 @@ def test_a_file_that_is_no_safetensors_file_or_has_changed_is_refused(tmp_path: 
     path.write_bytes(b"\xff" * 100)
     section = {"freeze": ["frozen"], "weights": path}
     with pytest.raises(ExperimentError, match="is not a safetensors file; write it with"):
-        build_model(settings("Adapted", **section, weights_sha256=sha256_of(path)), INFO)
+        build_model(settings("Adapted", **section, weights_sha256=sha256_of(path, "model.weights")), INFO)
     with pytest.raises(
         ExperimentError, match=r"the SHA-256 of .* begins with .*, and the run's file with 000000000000; put the run's"
     ):

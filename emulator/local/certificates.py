@@ -51,8 +51,8 @@ class RunCertificates:
         return TlsSecurity(TlsFiles.load(self._issued("operator", [OPERATOR])))
 
     def _issued(self, name: str, names: list[Name]) -> Path:
-        authority = self.authority()  # loaded each time: it may have been renewed
         with claimed(self._folder):
+            authority = self.authority()  # loaded each time: it may have been renewed
             write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
             authority.issue(names, self._folder / name)
         return self._folder / name

@@ -41,7 +41,8 @@ class FaultDriver:
     def take(self, faults: Sequence[Fault]) -> None:
         """Use these faults instead of the earlier faults."""
         self._faults = list(faults)
-        self._open = dict(enumerate(self._faults))  # faults that have not happened yet, by number
+        # Faults that have not happened yet, by number. A continued run has the markers of those that have.
+        self._open = {n: fault for n, fault in enumerate(self._faults) if not self._has_marker(n, fault)}
 
     # --- what is started ----------------------------------------------------------------------
 
@@ -60,6 +61,9 @@ class FaultDriver:
     def _marker(self, number: int) -> Path:
         """Return the file that a process writes just before it kills itself because of this fault."""
         return (self._markers / f"{number}").absolute()
+
+    def _has_marker(self, number: int, fault: Fault) -> bool:
+        return fault.at.point is not None and self._marker(number).exists()
 
     def add(self, process: OwnedProcess, names: Sequence[str]) -> None:
         """Store a started process under the names that faults use for it."""
@@ -95,7 +99,7 @@ class FaultDriver:
         caused themselves.
         """
         for number, fault in list(self._open.items()):
-            if self._marker(number).exists() or (is_due(fault.at, status) and self._bring_about(fault)):
+            if self._has_marker(number, fault) or (is_due(fault.at, status) and self._bring_about(fault)):
                 del self._open[number]
                 self._tell(describe(fault))
 

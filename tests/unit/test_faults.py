@@ -110,6 +110,18 @@ def test_a_kill_at_a_point_is_told_once_the_process_has_noted_it(tmp_path: Path)
     assert told[1:] == ["kill gps at upload", "did not happen: kill gps at download"]
 
 
+def test_a_continued_run_does_not_tell_of_its_earlier_kills_again_nor_take_a_new_fault_for_one(tmp_path: Path) -> None:
+    kill = "{do: kill, process: gps, at: {point: upload}}"
+    driver = FaultDriver(experiment(kill).faults, tmp_path, print)
+    (order,) = json.loads(driver.environment(["gps"])[VARIABLE])
+    Path(order["marker"]).touch()
+    told: list[str] = []
+    FaultDriver(experiment(kill).faults, tmp_path, told.append).close()
+    assert told == []
+    FaultDriver(experiment("{do: kill, process: gps, at: {global_round: 1}}").faults, tmp_path, told.append).close()
+    assert told == ["did not happen: kill gps in global round 1"]
+
+
 class Timers:
     """The event loop of a driver: what is to happen later happens when a test says so."""
 

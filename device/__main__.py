@@ -116,7 +116,7 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
 
     ends = await asyncio.gather(*(one(index) for index in indexes))
     stopped: FedstrataError | None = next((error for error in ends if isinstance(error, RunStoppedError)), None)
-    if stopped is None and all(isinstance(error, NotAllowedError) for error in ends):
+    if stopped is None and ends and all(isinstance(error, NotAllowedError) for error in ends):
         stopped = ends[0]
     if stopped is not None:
         raise stopped

@@ -211,9 +211,8 @@ class RoundJob:
 
     async def _local(self) -> Outcome:
         outcome = await self._host.method.local(self.work)
-        weights: Any = getattr(outcome, "weights", outcome)
-        size = self.work.model.layout.size
-        is_array = isinstance(weights, np.ndarray)
+        weights: Any = outcome.weights if isinstance(outcome, Outcome) else None
+        size, is_array = self.work.model.layout.size, isinstance(weights, np.ndarray)
         if not is_array or weights.shape != (size,) or weights.dtype != np.float32:
             given = f"{weights.dtype} and shape {weights.shape}" if is_array else f"type {type(weights).__name__}"
             raise PluginError(

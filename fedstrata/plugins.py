@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from fedstrata.errors import FedstrataError, PluginError
 
 Kind = TypeVar("Kind")
+LIBRARIES = ("torch.", "fedstrata.")  # not the user's own code
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
@@ -50,7 +51,8 @@ def describe(error: BaseException, own: Any = None) -> str:
     """Return one line about an error that the user's own code raised. With `own`, the function, class or object that
     failed, also name the last executed line of its file.
     """
-    file = getattr(sys.modules.get(getattr(own, "__module__", "")), "__file__", None)
+    module = getattr(own, "__module__", None) or ""
+    file = None if module.startswith(LIBRARIES) else getattr(sys.modules.get(module), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""
     return " ".join(f"{type(error).__name__}: {error}".split()) + place
@@ -58,21 +60,20 @@ def describe(error: BaseException, own: Any = None) -> str:
 
 @contextmanager
 def or_failed(what: str, own: Any, function: str) -> Iterator[None]:
-    """Execute a block that calls a function of `own`, for instance a method or a task. If the block raises an error
-    that is not a FedstrataError, raise PluginError instead. Its message begins with `what`, such as "method", and names
-    the line in the user's file.
+    """Execute a block that calls a function of `own`. If the block raises an error that is not a FedstrataError, raise
+    PluginError instead. Its message begins with `what`, such as "method fedavg", and names the line in the user's file.
     """
     try:
         yield
     except FedstrataError:
         raise
     except Exception as error:
-        raise PluginError(f"{what} {own.options.name} failed in {function}: {describe(error, own)}") from error
+        raise PluginError(f"{what} failed in {function}: {describe(error, own)}") from error
 
 
 def guarded(what: str, own: type[Kind], base: type[Kind]) -> type[Kind]:
-    """Return a subclass of the user's class `own`. If a function that overrides one of `base` fails, it raises the
-    error of `or_failed`.
+    """Return a subclass of the user's class `own`. If a function or property that overrides one of `base` fails, it
+    raises the error of `or_failed`.
     """
     return type(own.__name__, (own,), {"__module__": own.__module__, **dict(_guards(what, own, base))})
 
@@ -83,7 +84,7 @@ def _guards(what: str, own: type, base: type) -> Iterator[tuple[str, Any]]:
         if name.startswith("_") or function is declared:
             continue
         if isinstance(function, property) and function.fget:
-            yield name, property(_guard(what, function.fget))
+            yield name, property(_guard(what, function.fget), function.fset, function.fdel)
         elif inspect.isfunction(function):
             yield name, _guard(what, function)
 
@@ -92,14 +93,14 @@ def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(own: Any, *given: Any, **named: Any) -> Any:
         with or_failed(what, own, function.__name__):
-            return function(own, *given, **named)
+            result = function(own, *given, **named)
+        return awaited(own, result) if inspect.isawaitable(result) else result
 
-    @wraps(function)
-    async def wait(own: Any, *given: Any, **named: Any) -> Any:
+    async def awaited(own: Any, result: Awaitable[Any]) -> Any:
         with or_failed(what, own, function.__name__):
-            return await function(own, *given, **named)
+            return await result
 
-    return wait if inspect.iscoroutinefunction(function) else run
+    return run
 
 
 def _import(name: str, place: str) -> ModuleType:

@@ -21,7 +21,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
 from gps.devices.roster import Device
 from gps.plans.plan import cluster_of
-from gps.run import Run, stopping
+from gps.run import Run
 from gps.status import Status
 
 
@@ -54,8 +54,7 @@ class GpsServicer(GpsServiceServicer):
         parts = aiter(requests)
         first = await first_part(parts, "an answer")
         self._check_going(first.header.run_id)
-        with stopping(self._run):
-            await self._run.questions.take(first.header, first.question, parts)
+        await self._run.questions.take(first.header, first.question, parts)
         return answers_pb2.SubmitAnswerResponse(run_id=self._run_id)
 
     async def FetchAnswers(

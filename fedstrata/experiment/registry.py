@@ -84,7 +84,7 @@ class Registry(Generic[Kind, Chosen]):
         """
         kind = self.kind(name)
         try:
-            return make(kind if name in self.known else guarded(self.section, kind, self.base))
+            return make(kind if name in self.known else guarded(f"{self.section} {name}", kind, self.base))
         except FedstrataError:
             raise
         except Exception as error:

@@ -10,7 +10,7 @@ from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
 from fedstrata.rounds.open_round import Around, Message, Stage, Verdict
-from fedstrata.rpc.answers import arrays_of
+from fedstrata.rpc.answers import arrays_of, refused_by_method
 from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -93,7 +93,8 @@ class Asking(Stage):
         """Raise PayloadError for an answer that is impossible for the child."""
         if not 0 <= answer.trained_examples < MOST_MEASURED:
             raise PayloadError(f"{child_id} reports training on {answer.trained_examples} examples for its answer")
-        self.check(self.question, arrays_of(self.question, answer), ())
+        with refused_by_method():
+            self.check(self.question, arrays_of(self.question, answer), ())
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
         self.clusters, self.went_on_ns = clusters, self._around.terms.clock.now_ns()

@@ -4,10 +4,11 @@ question.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
-from fedstrata.errors import PayloadError
+from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.quoting import quoted, shown
 from fedstrata.tensors import CHUNK_BYTES
@@ -51,6 +52,17 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
             raise PayloadError(f"{header.name} in the answer to {question.name} has numbers that are not finite")
         arrays[header.name], start = array, start + array.nbytes
     return arrays
+
+
+@contextmanager
+def refused_by_method() -> Iterator[None]:
+    """Execute a block in which a method checks an answer. If the user's own method fails in it, raise PayloadError, so
+    that only the device with this answer is refused.
+    """
+    try:
+        yield
+    except PluginError as error:
+        raise PayloadError(str(error)) from error
 
 
 def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:

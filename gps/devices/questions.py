@@ -17,7 +17,7 @@ from fedstrata.methods import Arrays, Candidate, Method, Moment, Question, place
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes, hold_s, wait_until
-from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
+from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named, refused_by_method
 from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -126,7 +126,8 @@ class Questions:
             await self._clock.answer_arrived(device.device_id, number, size, in_round=False)
             arrays = arrays_of(question, answer)
             whose = Candidate(device_index=device.device_index, num_examples=device.num_examples)
-            self._method.check_answer_of(whose, question, arrays, self._heard_by(device))
+            with refused_by_method():
+                self._method.check_answer_of(whose, question, arrays, self._heard_by(device))
             if name not in device.answered and not (question.relayed and self.is_closed):
                 self._roster.set_answer(device, answer)
                 reach("relevance")

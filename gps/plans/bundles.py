@@ -13,7 +13,7 @@ from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import or_failed
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
-from fedstrata.rpc.answers import arrays_of, bytes_of
+from fedstrata.rpc.answers import arrays_of, bytes_of, refused_by_method
 from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import Streams
 from fedstrata.v1 import answers_pb2 as pb
@@ -79,8 +79,9 @@ class Bundles:
             raise UnknownChildError(
                 f"{header.home_id} sends answers of {len(set(answers) - members)} devices that are not its own"
             )
-        for answer in answers.values():
-            self._method.check_answer(self.question, arrays_of(self.question, answer), ())
+        with refused_by_method():
+            for answer in answers.values():
+                self._method.check_answer(self.question, arrays_of(self.question, answer), ())
         if not 0 <= header.answered_ns < LATEST_NS:
             raise PayloadError(f"{header.home_id} sends answers of time {header.answered_ns} ns, which is impossible")
         return self.question
@@ -123,7 +124,7 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
     """Return the number of the cluster that the method chooses for the late device `late`. Raises PluginError if the
     method's code fails, or chooses a cluster that the plan does not have.
     """
-    with or_failed("method", method, "place"):
+    with or_failed(f"method {method.options.name}", method, "place"):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
         raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
@@ -134,5 +135,5 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
     """Let a method make a plan from the devices' answers, and return the plan. `before` is the previous plan; None for
     the first plan. Raises PluginError if the method's code fails.
     """
-    with or_failed("method", method, "plan"):
+    with or_failed(f"method {method.options.name}", method, "plan"):
         return method.plan(moment, answers, before)

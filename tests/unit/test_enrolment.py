@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, SupersededError
+from fedstrata.errors import ExcludedError, PayloadError, PluginError, RunStoppedError, SupersededError
 from fedstrata.methods import Answers, Arrays, Moment, Plan
 from fedstrata.v1 import answers_pb2 as pb
 from gps.devices.roster import Device
@@ -96,6 +96,21 @@ async def test_devices_share_fewer_eigenvectors_than_asked_where_they_have_fewer
         await gps.profile(1, np.eye(1, FEATURES, dtype=np.float32))
     kept = pb.Answer.FromString(gps.journal.answers.one("profile", 0))
     assert kept.arrays[0].shape == [1, FEATURES]
+
+
+async def test_a_device_whose_answer_an_own_method_fails_to_check_is_refused_alone(
+    gps: GpsParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> None:
+        raise PluginError("method own:Method failed in check_answer: KeyError: 1")
+
+    gps.enrol(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(gps.method, "check_answer_of", check)
+        with pytest.raises(PayloadError, match="failed in check_answer: KeyError: 1"):
+            await gps.profile(0)
+    await gps.profile(1)
+    assert [bool(gps.roster.devices[index].refused) for index in (0, 1)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,16 @@ class Mine(Method):
         return 1 / 0
     def check_answer(self, question, arrays, relayed_by):
         raise PayloadError("as it was")
+    @property
+    def most_offered(self):
+        return self.most
+    @most_offered.setter
+    def most_offered(self, most):
+        self.most = most
+    def answer(self, question, work, heard):
+        async def given():
+            raise ValueError("no answer")
+        return given()
     def place(self, late, answers, plan):
         return super().place(late, answers, plan) + self.facts.device_count
 """
@@ -103,6 +113,8 @@ async def test_a_function_of_an_own_method_that_fails_is_told_with_its_line(own:
         own.sponsors(None)
     with pytest.raises(PluginError, match=f"failed in sponsors: {fault}"):
         await own.measure(None)
+    with pytest.raises(PluginError, match="failed in answer: ValueError: no answer"):
+        await own.answer(None, None, {})
     with pytest.raises(PluginError, match=rf"failed in clusters_known: ZeroDivisionError: .* \({file}, line 11\)$"):
         _ = own.clusters_known
 
@@ -112,6 +124,8 @@ def test_what_an_own_method_says_of_a_device_and_what_it_does_right_stay_as_they
         own.check_answer(None, {}, ())
     assert own.place(None, None, None) == 2
     assert places_late(type(own))
+    own.most_offered = 3
+    assert own.most_offered == 3
     assert type(own).plan is Method.plan
 
 

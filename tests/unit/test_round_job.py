@@ -47,7 +47,7 @@ def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> D
     host = load(experiment, cast(Any, SimpleNamespace(security=OPEN)), ProcessMetrics("device"), None)
     if own is None:
         return host
-    made = method_with(guarded("method", own, Method), {"name": "own:Method"}, Facts(device_count=3))
+    made = method_with(guarded("method own:Method", own, Method), {"name": "own:Method"}, Facts(device_count=3))
     changed = {"method": made, "architectures": Architectures(experiment, made)}
     return DeviceProcess(**{**vars(host), **changed})
 

@@ -102,7 +102,7 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
 
     Raises:
         RunStoppedError: the run has stopped before its end. The error is raised when all devices have ended.
-        NotAllowedError: the certificate allows no device of the process to take part.
+        NotAllowedError: no device of the process may take part.
     """
 
     async def one(index: int) -> FedstrataError | None:

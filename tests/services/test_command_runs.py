@@ -92,6 +92,6 @@ def test_fedstrata_run_speaks_tls_and_is_the_same_in_the_clear(
     with Program("emulator", *words, "--device-processes", "1", log=tmp_path / "log") as program:
         assert program.end() == 0, program.log_path.read_text()
     assert outcome(cli_runs[1].folder) == outcome(tmp_path / "clear")
-    issued = {path.name for path in (cli_runs[1].folder / "state" / "tls").iterdir()}
+    issued = {path.name for path in (cli_runs[1].folder / "state" / "tls").iterdir() if path.is_dir()}
     assert issued == {"authority", "gps", "lps-0", "lps-1", "devices-0-4", "operator"}
     assert not (tmp_path / "clear" / "state" / "tls").exists()

@@ -1,9 +1,8 @@
 """One run at the GPS: its parts, its state, and the callers that wait for a change of the state."""
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from fedstrata.clock.clocks import clock_of
@@ -56,6 +55,8 @@ class Run:
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # devices and LPSs have nothing left to do
+        if not self.has_record:
+            self.journal.continue_failed()
         self.changes = Changes()  # wakes held calls: clusters, LPSs or the phase changed
         self.news = Changes()  # wakes observers: also when a device enrols or answers
         self.own_models: dict[str, str] = {}  # SHA-256 by cluster, if the GPS has the final models
@@ -128,12 +129,7 @@ class Run:
             clock=self.clock.rounds,
         )
         refused = Refusals(self.log, self._refuse_lps)
-        if not self.has_record:
-            self.journal.continue_failed()
-        for home_id, lps_id, reason in self.journal.hosting.refusals():  # before a restart
-            self.serving.presence.refuse(lps_id)
-            if self.serving.lps_of(home_id) == lps_id:
-                refused.reasons[home_id] = reason
+        refused.reasons.update(self.serving.refusals())
         return RoundServer(terms, self.metrics, self.log, executor, accepts_updates=keeper.acceptance, refused=refused)
 
     @property
@@ -196,11 +192,9 @@ class Run:
         """Refuse an LPS that has sent an impossible value, and continue the run without this LPS. If the run has
         deadlines, other LPSs adopt the LPS's clusters.
         """
-        lps_id = self.serving.lps_of(home_id)
         with self.journal.together():
-            self.journal.hosting.refuse(home_id, lps_id, reason)
             self.backend.exclude(home_id, self.serving.stage_of(self.rounds.global_round), f"refused: {reason}")
-        self.serving.presence.refuse(lps_id)
+            self.serving.refuse(home_id, reason)
         self.tell()
 
     def _place(self, device: Device) -> None:
@@ -208,8 +202,11 @@ class Run:
         plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))
-        with stopping(self):
+        try:
             cluster = placed(self.method, described(self.experiment, [device])[0], answers, plan)
+        except PluginError as error:
+            self.stop(str(error))  # otherwise only the device would get the error, and the run would wait for it
+            raise
         self.places.place(device, cluster, self._first_round(device))
         self.log.info("device_placed_late", device=device.device_id, cluster=self.places.cluster_name(cluster))
         self.backend.label_pods()
@@ -240,15 +237,3 @@ class Run:
         if not self.is_over:
             self.reason = reason
             self.stopped.set()
-
-
-@contextmanager
-def stopping(run: Run) -> Iterator[None]:
-    """Execute a block. If the user's own code fails in it, end the run. Otherwise only the caller would get the error,
-    and the run would wait for the caller.
-    """
-    try:
-        yield
-    except PluginError as error:
-        run.stop(str(error))
-        raise

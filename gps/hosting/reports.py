@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sized
+from collections.abc import AsyncIterator, Callable, Sized
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
@@ -236,15 +235,16 @@ class Reports:
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
 
 
-def _rows_before_restart(table: RoundTable, task: Task) -> Iterator[rounds_pb2.LpsRound]:
-    """Yield, for each cluster, the newest row with a measurement, and then the newest row."""
-    keys = table.keys()
-    for home_id in dict(keys):
-        found = table.rows(key for key in reversed(keys) if key[0] == home_id)  # the newest first
-        rows = map(rounds_pb2.LpsRound.FromString, found)
-        newest = next(rows)
-        yield next((row for row in chain((newest,), rows) if metrics_of(row, task) is not None), newest)
-        yield newest
+def _rows_before_restart(table: RoundTable, task: Task) -> list[rounds_pb2.LpsRound]:
+    """Return the newest row with a measurement of each cluster, and then the newest row of each cluster."""
+    newest: dict[str, rounds_pb2.LpsRound] = {}
+    measured: dict[str, rounds_pb2.LpsRound] = {}
+    rows = table.rows(key for key in reversed(table.keys()) if key[0] not in measured)  # each is read when needed
+    for row in map(rounds_pb2.LpsRound.FromString, rows):
+        newest.setdefault(row.home_id, row)
+        if metrics_of(row, task) is not None:
+            measured[row.home_id] = row
+    return [*measured.values(), *newest.values()]
 
 
 def _check_length(what: str, said: Sized, longest: int) -> None:

@@ -51,6 +51,8 @@ class Serving:
             Handover(home_id=home_id, lps_id=lps_id, global_round=global_round)
             for home_id, lps_id, global_round in journal.hosting.handovers()
         ]
+        for _, lps_id, _ in journal.hosting.refusals():  # before a restart
+            self.presence.refuse(lps_id)
 
     # --- who serves what ------------------------------------------------------------------------
 
@@ -100,6 +102,16 @@ class Serving:
     def clusters_of(self, lps_id: str) -> list[str]:
         """Return the clusters that an LPS serves. For a refused LPS, return an empty list."""
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
+
+    def refuse(self, home_id: str, reason: str) -> None:
+        """Refuse the LPS that serves a cluster until the end of the run."""
+        lps_id = self.lps_of(home_id)
+        self._journal.hosting.refuse(home_id, lps_id, reason)
+        self.presence.refuse(lps_id)
+
+    def refusals(self) -> dict[str, str]:
+        """Return, for each cluster that a refused LPS serves now, the reason of the refusal."""
+        return {home: why for home, lps_id, why in self._journal.hosting.refusals() if self.lps_of(home) == lps_id}
 
     def awaited(self) -> set[str]:
         """Return the clusters that can still send something. The clusters of a refused LPS cannot, unless another LPS

@@ -79,7 +79,7 @@ def current_pods(seen: Seen) -> list[Any]:
 
 
 def owner_kind(pod: Any) -> str:
-    """Return the kind of the object that owns a pod. If there is none, return an empty text."""
+    """Return the kind of the object that owns a pod. If no object owns the pod, return an empty text."""
     return next((str(owner.kind) for owner in pod.metadata.owner_references or []), "")
 
 

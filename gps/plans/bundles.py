@@ -94,8 +94,9 @@ class Bundles:
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
-        """Wait for the answers of a global round, but not for those of refused LPSs, and make the plan of the round.
-        Return whether this call made a plan.
+        """Wait for the answers of a global round, and make the plan of the round. Return whether this call made a plan.
+
+        Refused LPSs send no answers, so this call does not wait for them.
 
         No plan is made if the method asks nothing in global rounds, or if the GPS made the plan before a restart.
         """

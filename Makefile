@@ -31,14 +31,14 @@ test-search: setup ## properties tried on many more examples, drawn anew each ti
 	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile search --timeout 1200 --numprocesses auto --dist loadfile
 
 test-runs: setup ## whole runs side by side, in many processes, killed, replayed, with certificates that change: eight minutes
-	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile --ignore=tests/services/test_fuzz.py
-	$(BIN)/python -m pytest tests/services/test_fuzz.py -m runs  # its bound on memory is of a process of its own
+	$(BIN)/python -m pytest -m runs --numprocesses auto --dist loadfile --ignore=tests/services/faults/test_fuzz.py
+	$(BIN)/python -m pytest tests/services/faults/test_fuzz.py -m runs  # its bound on memory is of a process of its own
 
 test-combinations: setup ## features of the experiment file two by two: twenty minutes; DRAWS=5 for fewer runs, ARRAY=1 for others
 	$(BIN)/python -m pytest tests/combinations -m combinations --draws $(DRAWS) --array-seed $(ARRAY)
 
 test-benchmarks: setup ## every benchmark by its command, as small as it goes: three minutes
-	$(BIN)/python -m pytest tests/services/test_benchmarks.py -m benchmarks
+	$(BIN)/python -m pytest tests/services/commands/test_benchmarks.py -m benchmarks
 
 test-kills: setup ## whole runs whose processes are killed, links cut, disks full: twenty minutes
 	$(BIN)/python -m pytest tests/services -m kills

@@ -1,0 +1,128 @@
+"""The experiments of `experiments/papers/`: each can be read, and has the groups that its paper is about."""
+
+from pathlib import Path
+
+import pytest
+
+from emulator.sweeps.file import load_sweep
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import DataSettings
+from fedstrata.experiment_file import load_experiment
+from fedstrata.methods.registry import NAMES
+from fedstrata.models import build_model
+
+FOLDER = Path(__file__).resolve().parents[3] / "experiments" / "papers"
+GROUPS = {
+    "adaptive_pairs": (16, 8),
+    "adaptive_overlap": (16, 4),
+    "fedtsdp": (20, None),
+    "scores": (3, 3),
+    "user_centric_label": (20, None),
+    "user_centric_covariate": (20, 4),
+    "user_centric_concept": (20, 4),
+    "user_centric_time": (20, 4),
+    "rivals": (10, 3),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_an_experiment_has_its_papers_devices_and_groups(name: str) -> None:
+    experiment = load_experiment(FOLDER / f"{name}.yaml")
+    groups = experiment.task_of_devices()
+    assert (experiment.device_count, len(set(groups)) if groups else None) == GROUPS[name]
+    assert experiment.name == name.replace("_", "-")
+
+
+def test_every_experiment_of_a_paper_is_looked_at() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(GROUPS)
+
+
+@pytest.mark.parametrize(("name", "runs"), [("user_centric_groups", 6 * 2 * 5), ("user_centric_label", 7 * 5)])
+def test_the_user_centric_table_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on(
+    name: str, runs: int
+) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    methods = {run.experiment.method.name for run in sweep.runs}
+    assert (len(sweep.runs), sweep.baseline) == (runs, "local")
+    assert {"local", "fedavg", "cfl", "fedfomo", "user_centric"} <= methods
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "readings"),
+    [("scores", {"rows", "columns", "alone"}), ("scores_held_out", {"rows", "columns", "alone", "labels"})],
+)
+def test_the_tables_of_scores_have_what_needs_no_exchange_and_no_seed_that_was_tuned_on(
+    name: str, readings: set[str]
+) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    assert (len(sweep.runs), sweep.baseline) == (5 * 5, "local")
+    assert {run.experiment.method.model_dump()["reading"] for run in sweep.runs} == readings
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on() -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / "fedtsdp.yaml")
+    methods = {run.experiment.method.name for run in sweep.runs}
+    assert (len(sweep.runs), sweep.baseline) == (8 * 4 * 5, "local")
+    assert methods == {"local", "fedavg", "fedprox", "ditto", "fedper", "cfl", "fedtsdp"}
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+LABEL_MEANS = {"local", "label_means"}
+LISTS = {
+    "adaptive": (10 * 2 * 5, {"local", "adaptive"}),
+    "grouping": (5 * 10 * 5, {"one_shot", "pacfl"}),
+    "label_means_accuracy": (4 * 2 * 5, LABEL_MEANS | {"oracle", "user_centric"}),
+    "label_means_adaptive": (4 * 2 * 5, LABEL_MEANS | {"oracle", "adaptive"}),
+    "label_means_label_shift": (4 * 2 * 5, LABEL_MEANS | {"user_centric", "ditto"}),
+    # scores exchanges no weights, and needs public labels; flux is in label_means; the models have no statistics
+    "rivals": (
+        18 * 5,
+        set(NAMES)
+        - {
+            "scores",
+            "flux",
+            "fedbn",
+            "fedavg_ft",
+            "fedrep",
+            "fedbabu",
+            "lg_fedavg",
+            "scaffold",
+            "fednova",
+            "perfedavg",
+            "pfedme",
+            "apfl",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_table_has_its_methods_and_no_seed_that_was_tuned_on(name: str) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
+    runs, methods = LISTS[name]
+    assert (len(sweep.runs), {run.experiment.method.name for run in sweep.runs}) == (runs, methods)
+    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
+
+
+PUBLISHED = {
+    "one_shot": {"cifar-10"},
+    "adaptive": {"cifar-100"},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_papers_own_settings_have_their_data_local_training_and_models_that_can_be_built(name: str) -> None:
+    sweep = load_sweep(FOLDER.parent / "sweeps" / "published" / f"{name}.yaml")
+    experiments = [run.experiment for run in sweep.runs]
+    assert {experiment.data.name for experiment in experiments} == PUBLISHED[name]
+    assert {experiment.seed for experiment in experiments} == {3, 4, 5, 6, 7}
+    assert "local" in {experiment.method.name for experiment in experiments}
+    built = {experiment.model.model_dump_json() + experiment.data.name: experiment for experiment in experiments}
+    for model, data in ((experiment.model, experiment.data.name) for experiment in built.values()):
+        assert build_model(model, dataset_info(DataSettings(name=data))).layout.size > 0
+
+
+def test_every_setting_of_a_paper_is_looked_at() -> None:
+    assert sorted(path.stem for path in (FOLDER.parent / "sweeps" / "published").glob("*.yaml")) == sorted(PUBLISHED)

@@ -1,0 +1,86 @@
+"""Memory that pods are given: what it follows, and that it covers what was measured."""
+
+from pathlib import Path
+
+import pytest
+
+from emulator.estimates.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import DATASETS, Experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.models import build_model
+
+EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
+
+
+def experiment(model: str, *, data: str = "fashion-mnist", method: str = "fedavg", examples: int = 600) -> Experiment:
+    return parse_experiment(f"""
+name: lab
+data: {{name: {data}}}
+partition: {{kind: iid, devices: 4, examples_per_device: {examples}}}
+model: {{name: {model}}}
+method: {method}
+training: {{lps_rounds_per_global_round: 1}}
+""")
+
+
+@pytest.mark.parametrize(
+    ("made", "devices", "measured_mib"),
+    [
+        (experiment("mlp"), 1, 395),
+        (experiment("mlp"), 25, 432),
+        (experiment("mlp"), 100, 512),
+        (experiment("mlp", method="one_shot"), 25, 504),
+        (experiment("mlp", method="ditto"), 25, 429),
+        (experiment("cnn"), 1, 473),
+        (experiment("cnn"), 25, 535),
+        (experiment("dropout_cnn", examples=100), 1, 597),
+        (experiment("dropout_cnn", examples=100), 5, 742),
+        (experiment("mlp", data="digits", examples=100), 10, 340),
+    ],
+)
+def test_what_a_pod_is_given_covers_what_was_measured_and_not_more_than_twice_that(
+    made: Experiment, devices: int, measured_mib: int
+) -> None:
+    """Measured by benchmarks/memory_devices.py."""
+    assert measured_mib <= device_memory(made).of(devices) / MIB <= 2 * measured_mib
+
+
+def test_every_published_data_set_has_a_size() -> None:
+    assert set(PUBLISHED) == set(DATASETS) - {"folder", "synthetic"}
+
+
+def test_generated_data_take_the_memory_of_their_devices() -> None:
+    """900 devices more, of 600 examples with 60 numbers of 12 bytes."""
+    text = "name: a\ndata: {name: synthetic, synthetic: {num_devices: N}}\npartition: {kind: natural, devices: N}"
+    few, many = (device_memory(parse_experiment(text.replace("N", n))).process for n in ("100", "1000"))
+    assert many - few == 900 * 600 * 60 * 12
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.rglob("papers/*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_of_a_paper_has_a_size(path: Path) -> None:
+    found = load_experiment(path)
+    assert 360 * MIB < device_memory(found).of(1) < 4096 * MIB
+    assert 0 < lps_memory(found) < 4096 * MIB
+
+
+def test_the_device_with_the_most_examples_decides() -> None:
+    text = "name: lab\npartition: {kind: groups, groups: ["
+    text += "{name: a, devices: 1, examples_per_device: 9}, {name: b, devices: 2, examples_per_device: [5, 30]}]}"
+    assert examples_of_a_device(parse_experiment(text)) == 30
+
+
+def test_an_lps_of_many_clusters_needs_their_streams() -> None:
+    """22 bytes an element of three models, in place of 10 of one."""
+    one = lps_memory(experiment("mlp"))
+    assert lps_memory(experiment("mlp", method="{name: ifca, clusters: 3}")) == pytest.approx(3 * one * 2.2)
+
+
+def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -> None:
+    one, three, offered = (
+        experiment("mlp", method=method)
+        for method in ("fedavg", "{name: ifca, clusters: 3}", "{name: fedfomo, offered: 2}")
+    )
+    whole = 4 * build_model(one.model, dataset_info(one.data)).layout.size
+    assert device_memory(three).device - device_memory(one).device == 2 * whole
+    assert device_memory(offered).device - device_memory(one).device == 2 * whole

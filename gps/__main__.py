@@ -103,7 +103,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         await server.set_ready()
         log.info("serving", run_id=experiment.run_id, resumed=run.journal.is_resumed)
         if run.questions.asked:
-            asyncio.get_running_loop().run_in_executor(None, _import_clustering)
+            # loads what most methods group by, while devices still compute their answers
+            asyncio.get_running_loop().run_in_executor(None, import_module, "scipy.cluster.hierarchy")
 
         async def work() -> int:
             await Phases(run).conduct()
@@ -118,12 +119,6 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         log.info("stopped", bytes=[[*vars(key).values(), n] for key, n in metrics.links.snapshot().items()])
         run.journal.close()
     return code
-
-
-def _import_clustering() -> None:
-    """Load the libraries for grouping while devices still compute their answers."""
-    import_module("scipy.cluster.hierarchy")
-    import_module("sklearn.cluster")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from fedstrata.checks.values import check_values
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.file_keys import HASHED, with_files
 from fedstrata.experiment.messages import one_line, unknown_key, untagged
 from fedstrata.experiment.sections import MODELS, PLUGIN, Settings
 from fedstrata.experiment.trace_files import with_traces_read
@@ -107,19 +108,12 @@ def _with_files_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
         ExperimentError: a file cannot be read.
     """
 
-    def named(owner: Any, section: str, key: str) -> Any:
-        given = owner.get(section) if isinstance(owner, dict) else None
-        if not isinstance(given, dict) or not isinstance(given.get(key), str):
-            return owner
-        path = (folder / given[key]).resolve()
-        sha256 = given.get(f"{key}_sha256") or sha256_of(path, f"{section}.{key}")
-        return {**owner, section: {**given, key: str(path), f"{key}_sha256": sha256}}
+    def named(section: dict[str, Any], name: str, key: str) -> dict[str, Any]:
+        path = (folder / section[name]).resolve()
+        sha256 = section.get(f"{name}_sha256") or sha256_of(path, key)
+        return {**section, name: str(path), f"{name}_sha256": sha256}
 
-    entries = document.get("architectures")
-    if isinstance(entries, list):
-        document = {**document, "architectures": [named(entry, "model", "weights") for entry in entries]}
-    found: dict[str, Any] = named(named(document, "model", "weights"), "partition", "file")
-    return found
+    return with_files(document, HASHED, named)
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:

@@ -20,11 +20,11 @@ from emulator.reproduce.table import SECTION, TABLE
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.folder import SWEEP
 from fedstrata.errors import DataError
+from fedstrata.experiment.file_keys import LAST_NAMES
 from fedstrata.experiment.yaml_files import read_yaml
 
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
 DEEPEST = 12  # the deepest nesting of folders
-FILES = ("weights", "file", "folder")  # keys of an experiment whose values are paths
 UNREADABLE = (OSError, EOFError, ValueError, RecursionError, tarfile.TarError, zlib.error, lzma.LZMAError)
 PLAIN = (str, int, float, type(None))  # YAML also has bytes, which a check of texts would miss
 
@@ -117,7 +117,7 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
         last = key.rpartition(".")[2].strip()
         if ":" in node:
             raise DataError(f"{where}: {key} is {node!r:.80}: a bundle must not bring own code; nothing was run")
-        if last in FILES or node == "folder":
+        if last in {*LAST_NAMES, "folder"} or node == "folder":
             raise DataError(
                 f"{where}: {key} is {node!r:.80}, a file of the bundle's maker; the bundle cannot be replayed"
             )

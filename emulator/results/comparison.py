@@ -7,10 +7,10 @@ from typing import Any
 
 from emulator.console.units import NO_VALUE
 from emulator.results.record import RunRecord
+from fedstrata.experiment.file_keys import HASHED, with_files
 from fedstrata.tasks import CLASSIFICATION, Metric
 
-# Keys in which the runs of one group may differ: the seed, and where data and weights are on a machine.
-FREE_KEYS = ("seed", "data.folder", "data.download", "model.weights")
+FREE_KEYS = ("seed", "data.folder", "data.download")  # keys in which the runs of one group may differ
 MEAN = "Mean"  # cannot be a task, because names of tasks have small letters
 
 
@@ -146,9 +146,10 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
 
 def _settings_of(run: RunRecord) -> dict[str, str]:
     """Return all settings of the run's experiment, including defaults, by dotted key such as `training.batch_size`.
-    Keys that may differ within a group are left out.
+    Keys that may differ within a group are left out, and so are the paths of files.
     """
-    return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
+    experiment = with_files(run.experiment, HASHED, lambda section, name, _: {**section, name: None})
+    return {key: value for key, value in _flat(experiment).items() if key not in FREE_KEYS}
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, str]:

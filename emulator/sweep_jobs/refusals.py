@@ -15,12 +15,13 @@ from emulator.sweeps.file import Sweep, SweepRun
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment.file_keys import FILE_KEYS
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
 
-# Keys of files. In an axis, a number follows.
-FILE = re.compile(r"\.(links\.traces\.[^.]+\.file|model\.weights|partition\.file)(\.\d+)?$")
+# Keys of files, at the end of a key of the sweep file. In an axis, a number follows.
+FILE = re.compile(rf"\.({'|'.join(FILE_KEYS).replace('.', '[.]').replace('*', '[^.]+')})([.]\d+)?$")
 MOST_LPS = 16  # a guess if the method decides the number in the run
 GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured memory of a GPS, and of `fedstrata sweep`
 

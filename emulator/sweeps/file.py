@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from emulator.shipped.examples import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.file_keys import FILE_KEYS, with_files
 from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
@@ -259,16 +260,7 @@ def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
     """Return the base with paths that are relative to the sweep file. In the base's own file, they are relative to its
     folder, `folder`.
     """
-    links, entries = base.get("links"), base.get("architectures")
-    traces = links.get("traces") if isinstance(links, dict) else None
-    owners = [base, *(entries if isinstance(entries, list) else [])]
-    files = [(each.get("model"), "weights") for each in owners if isinstance(each, dict)]
-    files += [(base.get("partition"), "file")]
-    files += [(trace, "file") for trace in (traces.values() if isinstance(traces, dict) else [])]
-    for section, key in {id(section): (section, key) for section, key in files}.values():  # an alias only once
-        if isinstance(section, dict) and isinstance(section.get(key), str) and folder != ".":
-            section[key] = str(Path(folder, section[key]))
-    return base
+    return with_files(base, FILE_KEYS, lambda section, name, _: {**section, name: str(Path(folder, section[name]))})
 
 
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment.file_keys import TRACES, with_files
 from fedstrata.experiment.quantities import DURATION, RATE
 from fedstrata.experiment.traces import MOST_SAMPLES
 from fedstrata.process.quoting import brief
@@ -32,17 +33,10 @@ def with_traces_read(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         ExperimentError: a file cannot be read, or has invalid content.
     """
-    links = document.get("links")
-    traces = links.get("traces") if isinstance(links, dict) else None
-    if not isinstance(links, dict) or not isinstance(traces, dict):
-        return document
-    read = {name: _read(trace, folder, f"links.traces.{name}") for name, trace in traces.items()}
-    return {**document, "links": {**links, "traces": read}}
+    return with_files(document, TRACES, lambda trace, name, key: _read(trace, folder, key.removesuffix(f".{name}")))
 
 
-def _read(trace: Any, folder: Path, key: str) -> Any:
-    if not isinstance(trace, Mapping) or not isinstance(trace.get("file"), str):
-        return trace
+def _read(trace: dict[str, Any], folder: Path, key: str) -> dict[str, Any]:
     path, kind = folder / trace["file"], str(trace.get("format"))
     if kind not in FORMATS:
         raise ExperimentError(f"{key}.format: {kind} is unknown; choose one of {', '.join(FORMATS)}")

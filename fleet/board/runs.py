@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from fedstrata.errors import CertificateError, ExperimentError, FedstrataError, OutputError, StateError
+from fedstrata.experiment.file_keys import LAST_NAMES
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.address import split_address
@@ -27,7 +28,6 @@ from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, tls_arguments, write_
 from fedstrata.v1 import fleet_service_pb2 as pb
 
 DEVICES = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
-FILES = ("weights", "file")  # keys of an experiment whose values are paths
 END = "end"
 LOOK_AT_CLOCK_S = 60.0  # how often an expiry is checked again: a board's clock may be set after the start
 
@@ -61,7 +61,7 @@ def experiment_here(text: str, owned: Owned) -> str:
             raise ExperimentError(
                 f"the experiment names code, {quoted(value)}, that the board does not allow; give it in --own-code"
             )
-        if key in FILES:
+        if key in LAST_NAMES:
             raise ExperimentError(f"the experiment names a file, {key}: {quoted(value)}; boards get no files")
     data = {key: value for key, value in document["data"].items() if key not in ("folder", "download")}
     data["download"] = False

@@ -100,9 +100,15 @@ def test_runs_with_other_settings_are_another_group_that_says_which(tmp_path: Pa
 
 
 def test_where_data_and_weights_lie_does_not_set_runs_apart(tmp_path: Path) -> None:
+    models = [{"name": "a:b", "weights": f"/{user}/w"} for user in ("ann", "bob")]
     settings = [
-        {"data": {"name": "digits", "folder": f"/{user}"}, "model": {"name": "a:b", "weights": f"/{user}/w"}}
-        for user in ("ann", "bob")
+        {
+            "data": {"name": "digits", "folder": f"/{user}"},
+            "model": model,
+            "architectures": [{"devices": [0], "model": model}],
+            "partition": {"kind": "given", "file": f"/{user}/owners", "file_sha256": "0" * 64, "devices": 4},
+        }
+        for user, model in zip(("ann", "bob"), models, strict=True)
     ]
     folders = [write_record(tmp_path / str(seed), seed=seed, settings=settings[seed]) for seed in (0, 1)]
     (group,) = compare(folders).groups

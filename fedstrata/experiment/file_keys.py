@@ -1,0 +1,35 @@
+"""The keys of an experiment file that name other files. In a key, `*` stands for each entry of a mapping or list."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+HASHED = ("model.weights", "architectures.*.model.weights", "partition.file")  # runs read them; KEY_sha256 is beside
+TRACES = ("links.traces.*.file",)  # their content becomes a part of the experiment
+FILE_KEYS = (*HASHED, *TRACES)
+LAST_NAMES = frozenset(key.rpartition(".")[2] for key in FILE_KEYS)
+Section = dict[str, Any]
+
+
+def with_files(
+    document: Mapping[str, Any], keys: Iterable[str], changed: Callable[[Section, str, str], Section]
+) -> Section:
+    """Return a copy of an experiment's document, in which each section that names a file is replaced by
+    `changed(section, name, key)`. `name` is the last part of the file's full key, such as `file`, and `key` the full
+    key, such as `partition.file`.
+    """
+    found = dict(document)
+    for key in keys:
+        found = _with_file(found, key.split("."), (), changed)
+    return found
+
+
+def _with_file(node: Any, rest: list[str], path: tuple[str, ...], changed: Callable[..., Section]) -> Any:
+    name, *deeper = rest
+    if name == "*" and isinstance(node, list):
+        return [_with_file(each, deeper, (*path, str(index)), changed) for index, each in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    if not deeper:
+        return changed(node, name, ".".join((*path, name))) if isinstance(node.get(name), str) else node
+    names = node if name == "*" else {name} & node.keys()
+    return {**node, **{each: _with_file(node[each], deeper, (*path, str(each)), changed) for each in names}}

@@ -215,7 +215,7 @@ class SharedLinks(Settings):
     device_lps: SharedRates = Field(alias="device-lps")
     """Link that all devices of an LPS share, such as a cell, in addition to each device's own link."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
 
 class Links(Settings):
@@ -234,7 +234,7 @@ class Links(Settings):
     traces: Mapping[str, TraceSettings] | None = None
     """Rates that change over time (traces), by a name that you choose."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

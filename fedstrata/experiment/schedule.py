@@ -59,7 +59,7 @@ class CutLink(_OnLink):
     for_: Annotated[Duration, Field(gt=0)] = Field(alias="for")
     """Time for which the link carries nothing; transfers that have begun continue afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
 
 class Leave(Settings):
@@ -72,7 +72,7 @@ class Leave(Settings):
     for_: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="for")
     """Time for which the devices are away; without this key they do not return."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
 
 class Move(Settings):
@@ -105,7 +105,7 @@ class ScheduleEntry(Settings):
     move: Move | None = None
     """Devices that another LPS serves from then on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     @model_validator(mode="after")
     def _one(self) -> Self:

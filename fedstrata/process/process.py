@@ -180,6 +180,7 @@ def spare_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(YOUNG_OBJECTS)
 
 

@@ -28,7 +28,6 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods import registry as methods_known
 from fedstrata.methods.registry import method_class
-from fedstrata.record.summary import check_names
 from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
@@ -199,7 +198,12 @@ def check_experiment(experiment: Experiment) -> None:
         FedstrataError: the method does not allow the settings of another section.
     """
     task, info = make_task(experiment), dataset_info(experiment.data)
-    check_names(task.metrics)
+    if PLUGIN.match(
+        experiment.task.name
+    ):  # the tables of the record cost an LPS or a device 4 MB and a tenth of its start
+        from fedstrata.record.summary import check_names
+
+        check_names(task.metrics)
     task.check(info)
     for settings in (experiment.model, *(entry.model for entry in experiment.architectures)):
         if settings.name in MODELS and info.outputs != math.prod(task.output_shape(info)):

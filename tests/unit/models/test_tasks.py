@@ -264,6 +264,11 @@ def test_two_values_of_a_run_never_have_the_same_name(other: str) -> None:
         check_names([hits, Metric(name=other)])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_built_in_task_has_a_metric_with_a_name_of_the_record(name: str) -> None:
+    check_names(task_of(name).metrics)
+
+
 def test_the_worst_and_the_nearly_final_value_follow_the_direction() -> None:
     up, down = Metric(name="up"), Metric(name="down", higher_is_better=False)
     assert (up.worst([0.2, 0.9]), down.worst([0.2, 0.9]), up.worst([])) == (0.2, 0.9, None)

@@ -4,10 +4,12 @@ Kubernetes.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from emulator.cluster.release import Release
+from emulator.local.certificates import AUTHORITY, issue_into
 from fedstrata.errors import CertificateError
 from fedstrata.process.quoting import quoted
 from fedstrata.store import claimed
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = "Folder | ReleaseCertificates"
 
-AUTHORITY, DEVICES = "authority", "devices"
+DEVICES = "devices"
 
 
 class Folder:
@@ -90,7 +92,7 @@ def issue(
     names = names_of(role, ids)
     if check_server_domain(server_domain) and role not in SERVERS:
         raise CertificateError(f"--server-domain is for certificates of servers, not of {role}; leave it out")
-    authority = authority_of(folder, release)
+    authority_of(folder, release)  # raises if there is none, before a folder is made
     place = folder / (names[0].id or role)
     if role == "device":
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
@@ -99,9 +101,8 @@ def issue(
             f"{place} has a certificate already; fedstrata certs renew [--server-domain D] makes a new one"
         )
     private_folder(folder)
-    with claimed(folder):
-        write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
-        authority.issue(names, place, days=days, server_domain=server_domain)
+    authority = partial(authority_of, folder, release)
+    issue_into(folder, authority, names, place, days=days, server_domain=server_domain)
     return place
 
 

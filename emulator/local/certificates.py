@@ -1,13 +1,13 @@
 """Issue the certificates of a run on this machine: the run's own authority, and one certificate per process."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import CA, OPERATOR, REVOKED, Revoked, TlsFiles, private_folder, write_private
-from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.names import CERTIFICATE_DAYS, Name, device_names
 from fedstrata.trust.security import TlsSecurity
 
 AUTHORITY = "authority"
@@ -51,8 +51,23 @@ class RunCertificates:
         return TlsSecurity(TlsFiles.load(self._issued("operator", [OPERATOR])))
 
     def _issued(self, name: str, names: list[Name]) -> Path:
-        with claimed(self._folder):
-            authority = self.authority()  # loaded each time: it may have been renewed
-            write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
-            authority.issue(names, self._folder / name)
-        return self._folder / name
+        place = self._folder / name
+        issue_into(self._folder, self.authority, names, place)
+        return place
+
+
+def issue_into(
+    folder: Path,
+    authority: Callable[[], Authority],
+    names: Collection[Name],
+    place: Path,
+    *,
+    days: int = CERTIFICATE_DAYS,
+    server_domain: str = "",
+) -> None:
+    """Write a new certificate, and the list of revoked names of `folder`, into its subfolder `place`. `authority` loads
+    the authority only when no other command uses the folder, because the other command may renew the authority.
+    """
+    with claimed(folder):
+        write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
+        authority().issue(names, place, days=days, server_domain=server_domain)

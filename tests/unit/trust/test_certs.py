@@ -1,5 +1,6 @@
 import hashlib
 from argparse import Namespace
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from emulator.cluster.release import Release
 from emulator.commands import certs as commands
 from emulator.commands.main import execute
 from fedstrata.errors import EXIT_RUN_FAILED, CertificateError
+from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.certificates import dns_names
 from fedstrata.trust.files import Revoked, TlsFiles
@@ -332,6 +334,21 @@ def test_one_renewal_at_a_time_writes_a_key_and_its_certificate(folder: Path, mo
     monkeypatch.setattr("emulator.certs.write_private", meanwhile)
     assert certs(folder, "renew") == 0
     assert tried == [EXIT_RUN_FAILED]
+
+
+def test_a_command_that_waits_for_another_issues_by_the_new_authority(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert certs(folder, "issue", "gps") == 0
+
+    def after_another(place: Path) -> AbstractContextManager[None]:
+        assert certs(folder, "renew", "--authority", "new") == 0
+        return claimed(place)
+
+    monkeypatch.setattr("emulator.local.certificates.claimed", after_another)
+    assert certs(folder, "issue", "lps", "lps-0") == 0
+    assert TlsFiles.load(folder / "lps-0").ca == (folder / "authority" / "ca.pem").read_bytes()
+    assert TlsFiles.load(folder / "lps-0").ca == TlsFiles.load(folder / "gps").ca
 
 
 def test_a_list_that_no_process_would_take_is_not_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 from fedstrata.datasets import idx
 from fedstrata.datasets.archives import unpack
 from fedstrata.errors import DataError
+from fedstrata.store.named_files import file_sha256
 
 TIMEOUT_S = 60  # a download fails after this time without a byte from the publisher
 PIECE_BYTES = 1 << 20
@@ -49,7 +50,7 @@ def download_members(url: str, folder: Path, members: Mapping[str, str], *, arch
         DataError: as in `download`, or the archive is damaged or lacks one of the files.
     """
     with _with_both_names(url, folder), _fetched(url, folder / url.rpartition("/")[2]) as aside:
-        _check(idx.file_sha256(aside), archive_sha256)
+        _check(file_sha256(aside), archive_sha256)
         unpack(aside, folder, members)
 
 

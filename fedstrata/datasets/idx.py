@@ -9,7 +9,6 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -60,18 +59,9 @@ def content_sha256(path: Path) -> str:
     Raises:
         DataError: the file cannot be read, or its content is larger than MAX_BYTES.
     """
-    return _sha256(path, _open)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as it is on disk. Raises DataError like `content_sha256`."""
-    return _sha256(path, lambda path: path.open("rb"))
-
-
-def _sha256(path: Path, opened: Callable[[Path], BinaryIO]) -> str:
     digest, length = hashlib.sha256(), 0
     try:
-        with opened(path) as file:
+        with _open(path) as file:
             while piece := file.read(PIECE_BYTES):
                 digest.update(piece)
                 length += len(piece)

@@ -34,5 +34,10 @@ def sha256_of(path: Path, key: str) -> str:
 
 @lru_cache(maxsize=8)
 def _digest(path: Path, _size: int, _changed_ns: int) -> str:
+    return file_sha256(path)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as it is on disk. Raises OSError if the file cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

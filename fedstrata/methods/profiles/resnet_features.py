@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets.idx import file_sha256
 from fedstrata.errors import DataError
+from fedstrata.store.named_files import file_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -88,9 +88,10 @@ def _in_colour(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
 def _weights(path: Path, sha256: str) -> "Weights":
     import torch
 
-    if not path.is_file():
-        raise DataError(f"features resnet18: there is no file {path}; put the weights there")
-    found = file_sha256(path)
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        raise DataError(f"features resnet18: cannot read {path}: {error.strerror}; put the weights there") from None
     if found != sha256:
         raise DataError(f"cannot use {path}: its SHA-256 is {found}, not {sha256}; replace the file")
     try:

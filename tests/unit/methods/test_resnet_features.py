@@ -118,7 +118,7 @@ def test_what_is_no_image_has_no_features(weights: Path) -> None:
 
 
 def test_weights_that_are_missing_or_others_than_expected_are_refused(weights: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no file .*; put the weights there"):
+    with pytest.raises(DataError, match=r"cannot read .*: No such file or directory; put the weights there"):
         resnet18_features(tmp_path / "absent.pth", sha256="")
     with pytest.raises(DataError, match=f"its SHA-256 is {sha256(weights)}, not {'0' * 64}; replace the file"):
         resnet18_features(weights, sha256="0" * 64)

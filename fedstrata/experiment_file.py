@@ -7,7 +7,7 @@ editors.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
         experiment = Experiment.model_validate({**document, **own})
         check_experiment(experiment)
     except ValidationError as error:
-        schema = Experiment.model_json_schema(by_alias=True)
+        schema = _plain_schema()
         _, chosen = untagged(error.errors()[0]["loc"], schema)
         raise ExperimentError(
             one_line(error, partial(unknown_key, schema=schema, chosen=chosen), schema=schema)
@@ -97,6 +97,14 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     except ValueError as error:
         raise ExperimentError(f"experiment: {error}") from None
     return experiment
+
+
+@cache
+def _plain_schema() -> dict[str, Any]:
+    """Return the JSON Schema in which error messages look up keys. It takes 60 ms to make: too long for each
+    refused file of a sweep or a search.
+    """
+    return Experiment.model_json_schema(by_alias=True)
 
 
 def _with_files_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:

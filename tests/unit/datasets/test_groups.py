@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.datasets import Dataset, Examples, load_dataset
@@ -60,7 +60,6 @@ def test_each_device_draws_so_many_of_its_groups_labels() -> None:
 
 
 @given(seed=st.integers(0, 2**63 - 1))
-@settings(max_examples=30, deadline=None)
 def test_disjoint_labels_go_to_one_device_of_the_group_each(seed: int) -> None:
     plan = experiment(groups({"devices": 3, "labels_per_device": 2, "disjoint_labels": True}), seed)
     devices = all_devices(plan, numbered([10] * 6, [2] * 6))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedstrata.datasets import load_dataset
@@ -92,7 +92,6 @@ def test_what_a_device_owns_depends_on_no_other_call() -> None:
 sizes = st.lists(st.integers(min_value=0, max_value=12), min_size=4, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     train=sizes,
     devices=st.lists(st.integers(1, 3), min_size=3, max_size=3),
@@ -145,7 +144,6 @@ def dirichlet(devices: int, number: int, concentration: float = 0.5) -> dict[str
     }
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     train=st.lists(st.integers(0, 30), min_size=2, max_size=6).filter(any),
     devices=st.integers(1, 6),
@@ -206,7 +204,6 @@ def iid(devices: int, number: int) -> dict[str, Any]:
     return {"kind": "iid", "devices": devices, "examples_per_device": number}
 
 
-@settings(deadline=None)
 @given(devices=st.integers(1, 9), number=st.integers(1, 9), seed=st.integers(0, 2**63 - 1))
 def test_iid_devices_own_disjoint_examples_and_share_the_test_examples_out(
     devices: int, number: int, seed: int

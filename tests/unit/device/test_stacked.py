@@ -97,7 +97,7 @@ def test_weight_decay_far_below_a_step_of_float32_is_not_lost(momentum: float) -
         """The difference that decay makes in many steps, each of which shrinks weights by 1e-7 or less."""
         plain, decayed = (
             TrainingSettings(
-                local_steps=3000,
+                local_steps=1000,
                 batch_size=8,
                 optimiser=SgdSettings(learning_rate=0.002, momentum=momentum, weight_decay=decay),
             )

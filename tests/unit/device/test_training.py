@@ -285,22 +285,20 @@ def test_the_bits_do_not_depend_on_where_arrays_lie_in_memory(name: str) -> None
     )
 
 
-def test_another_process_gives_the_same_bits() -> None:
+def test_another_process_gives_the_same_bits_and_loads_nothing_of_torchs_compiler() -> None:
+    """The compiler would cost each device process more than torch itself does."""
     code = (
+        "import sys\n"
         "from tests.unit.device.test_training import job, sha256, limit_threads\n"
         "limit_threads()\n"
-        "print(sha256(job('mlp')), sha256(job('cnn', optimiser={'momentum': 0.9})))\n"
+        "print(sha256(job('mlp')), sha256(job('cnn', optimiser={'momentum': 0.9})), 'torch._inductor' in sys.modules)\n"
     )
+    folder = Path(__file__).parents[3]
     run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=100
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == [sha256(job("mlp")), sha256(job("cnn", optimiser={"momentum": 0.9}))]
+    assert run.stdout.split() == [sha256(job("mlp")), sha256(job("cnn", optimiser={"momentum": 0.9})), "False"]
 
 
 @pytest.mark.parametrize("change", [{"seed": 6}, {"device_index": 3}, {"lps_round": 8}])
@@ -403,10 +401,3 @@ def test_limiting_threads_twice_leaves_one() -> None:
     assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (1, 1)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def test_limiting_threads_loads_nothing_of_torchs_compiler() -> None:
-    """It would cost each device process more than torch itself does."""
-    said = "import sys, device.training as t; t.limit_threads(); print('torch._inductor' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
-    assert told.stdout.strip() == "False"

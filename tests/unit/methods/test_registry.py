@@ -1,6 +1,5 @@
 """Methods by name: options are closed and in the digest, own code has its own, and only the registry knows names."""
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -231,12 +230,9 @@ def sources() -> Iterator[Path]:
 
 
 def values_in(path: Path) -> set[str]:
-    """The strings in a program, or the words of a page."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".py":
-        return set(re.findall(r"[\w-]+", text))
-    constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    return {value for value in constants if isinstance(value, str)}
+    """The strings of one word in a program, or the words of a page."""
+    word = r"""["']([\w-]+)["']""" if path.suffix == ".py" else r"[\w-]+"
+    return set(re.findall(word, path.read_text(encoding="utf-8")))
 
 
 def test_no_tier_no_settings_and_no_page_knows_a_method_by_name() -> None:

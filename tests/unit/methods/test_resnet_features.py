@@ -94,7 +94,7 @@ def expected(network: ResNet18, colour: np.ndarray[Any, np.dtype[np.float32]]) -
 
 
 def test_features_are_the_pooled_outputs_of_the_last_convolutions(network: ResNet18, weights: Path) -> None:
-    inputs = images(70, 3, 32, 32)  # more than a batch
+    inputs = images(70, 3, 8, 8)  # more than a batch
     found = resnet18_features(weights, sha256=sha256(weights))(inputs)
     assert found.dtype == np.float64
     assert found.shape == (70, 512)
@@ -102,10 +102,10 @@ def test_features_are_the_pooled_outputs_of_the_last_convolutions(network: ResNe
     assert found.std(0).max() > 0.01
 
 
-@pytest.mark.parametrize("shape", [(3, 28, 28), (3, 1, 28, 28)])
+@pytest.mark.parametrize("shape", [(3, 36, 36), (3, 1, 36, 36)])  # the last convolution gives 2 x 2 pixels
 def test_grey_images_count_as_three_equal_colours(network: ResNet18, weights: Path, shape: tuple[int, ...]) -> None:
     inputs = images(*shape)
-    colour = np.repeat(inputs.reshape(3, 1, 28, 28), 3, axis=1)
+    colour = np.repeat(inputs.reshape(3, 1, 36, 36), 3, axis=1)
     found = resnet18_features(weights, sha256=sha256(weights))(inputs)
     torch.testing.assert_close(torch.tensor(found).float(), expected(network, colour), rtol=1e-4, atol=1e-4)
 

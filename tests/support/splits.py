@@ -1,15 +1,28 @@
-"""Small data sets and experiments for tests of who owns which examples."""
+"""Data sets and experiments for tests of who owns which examples."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 from numpy.typing import NDArray
 
-from fedstrata.datasets import Dataset, Examples
-from fedstrata.experiment import Experiment
+from fedstrata.datasets import Dataset, Examples, load_dataset
+from fedstrata.datasets.fashion_mnist import DEBIAN
+from fedstrata.experiment import DataSettings, Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import DeviceData, device_data
+
+needs_fashion_mnist = pytest.mark.skipif(
+    not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist"
+)
+
+
+@cache
+def fashion_mnist() -> Dataset:
+    """The real one, which takes a third of a second to read."""
+    return load_dataset(DataSettings(name="fashion-mnist"), 0)
 
 
 def numbered(train: list[int], test: list[int]) -> Dataset:

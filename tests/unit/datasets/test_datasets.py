@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,10 +19,8 @@ from fedstrata.datasets.idx import content_sha256, read_idx
 from fedstrata.datasets.published import user_folder
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import DataSettings
+from tests.support.splits import fashion_mnist, needs_fashion_mnist
 
-needs_fashion_mnist = pytest.mark.skipif(
-    not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist"
-)
 IMAGES = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3])  # two images of 1 × 3
 
 
@@ -167,17 +164,6 @@ def test_an_owner_of_fcube_has_five_hundred_points_in_each_of_two_opposite_octan
         octants, counts = np.unique(is_negative, axis=0, return_counts=True)
         assert counts.tolist() == [500, 500]
         assert np.array_equal(octants[0], ~octants[1])
-
-
-def test_the_shape_of_a_data_set_is_known_without_scikit_learn_or_torch() -> None:
-    code = (
-        "import sys; sys.modules['sklearn'] = sys.modules['torch'] = None\n"
-        "from fedstrata.datasets import dataset_info\n"
-        "from fedstrata.experiment import DataSettings\n"
-        "print([dataset_info(DataSettings(name=n)).input_shape for n in ('digits', 'fashion-mnist')])\n"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[(1, 8, 8), (1, 28, 28)]"
 
 
 def test_own_data_has_the_shape_that_the_settings_declare() -> None:
@@ -325,7 +311,7 @@ def test_images_of_another_size_or_without_labels_are_refused(tmp_path: Path) ->
 
 @needs_fashion_mnist
 def test_the_real_fashion_mnist_has_6000_and_1000_images_of_each_kind_kept_as_bytes() -> None:
-    dataset = load_dataset(DataSettings(name="fashion-mnist"), 0)
+    dataset = fashion_mnist()
     assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
     assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
     assert dataset.train.scale == 255

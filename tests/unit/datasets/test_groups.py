@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.datasets import Dataset, Examples, load_dataset
-from fedstrata.datasets.fashion_mnist import DEBIAN
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment import DataSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import check_partition, device_data
-from tests.support.splits import all_devices, experiment, identities, label_counts, numbered
+from tests.support.splits import (
+    all_devices,
+    experiment,
+    fashion_mnist,
+    identities,
+    label_counts,
+    needs_fashion_mnist,
+    numbered,
+)
 
 TURN = np.array([[0, 1], [2, 3]], np.uint8)  # counter-clockwise: 1 3 over 0 2
 
@@ -263,13 +269,12 @@ PAPERS = {
 }
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist")
+@needs_fashion_mnist
 @pytest.mark.parametrize("name", PAPERS)
 def test_fashion_mnist_serves_the_shifts_of_the_papers(name: str) -> None:
     rows, devices, number = PAPERS[name]
     plan = experiment(groups(*({**row, "devices": devices, "examples_per_device": number} for row in rows)))
-    dataset = load_dataset(DataSettings(name="fashion-mnist"), 0)
-    owned = [device_data(plan, dataset, index) for index in range(plan.device_count)]
+    owned = [device_data(plan, fashion_mnist(), index) for index in range(plan.device_count)]
     assert [len(device.train) for device in owned] == [number] * plan.device_count
     assert len(set(plan.task_of_devices() or [])) == len(rows)
     assert all(len(device.test) == 10_000 // plan.device_count for device in owned)

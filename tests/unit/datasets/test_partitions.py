@@ -11,12 +11,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedstrata.datasets import load_dataset
-from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment import DataSettings
 from fedstrata.partitions import check_partition, device_data
-from tests.support.splits import all_devices, experiment, identities, label_counts, numbered
+from tests.support.splits import (
+    all_devices,
+    experiment,
+    fashion_mnist,
+    identities,
+    label_counts,
+    needs_fashion_mnist,
+    numbered,
+)
 
 
 def tasks(*rows: tuple[list[int], int, int], minority_ratio: float = 0.0) -> dict[str, Any]:
@@ -276,11 +281,10 @@ def test_the_split_is_forgotten_with_the_data_set() -> None:
     assert gone() is None
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist")
+@needs_fashion_mnist
 def test_fashion_mnist_is_split_into_clothes_shoes_and_bags() -> None:
     partition = tasks(([0, 1, 2, 3, 4, 6], 5, 1000), ([5, 7, 9], 3, 800), ([8], 2, 600), minority_ratio=0.1)
-    dataset = load_dataset(DataSettings(name="fashion-mnist"), 0)
-    shoes = device_data(experiment(partition), dataset, 6)
+    shoes = device_data(experiment(partition), fashion_mnist(), 6)
     assert np.isin(shoes.train.labels, [5, 7, 9]).sum() == 720
     assert label_counts(shoes.train, 10)[[5, 7, 9]].tolist() == [240, 240, 240]
     assert (len(shoes.train), len(shoes.test)) == (800, 1000)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedstrata.datasets import Dataset, DatasetInfo, Examples, dataset_info, load_dataset
-from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.datasets.turning import in_orientations, turned
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import DataSettings
+from tests.support.splits import fashion_mnist, needs_fashion_mnist
 
 
 def folder(path: Path, orientations: tuple[int, ...], shape: tuple[int, ...] = (2, 2)) -> DataSettings:
@@ -46,9 +46,9 @@ def test_floating_point_images_turn_as_bytes_do() -> None:
     assert np.array_equal(both.train.inputs[first_turned, 0], np.rot90(upright.train.inputs[first_turned, 0]))
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist")
+@needs_fashion_mnist
 def test_fashion_mnist_upright_and_turned_has_twenty_classes_of_half_as_many_images() -> None:
-    dataset = load_dataset(DataSettings(name="fashion-mnist", orientations=(0, 90)), 0)
+    dataset = in_orientations(fashion_mnist(), [0, 90])
     assert np.bincount(dataset.train.labels).tolist() == [3000] * 20
     assert np.bincount(dataset.test.labels).tolist() == [500] * 20
 

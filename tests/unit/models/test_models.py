@@ -181,18 +181,20 @@ def test_initial_weights_repeat_for_a_seed_and_differ_between_seeds() -> None:
     assert model.initial(2**63 - 1).shape == model.initial(0).shape
 
 
-def test_servers_build_models_and_draw_initial_weights_without_torch() -> None:
+def test_servers_know_shapes_and_draw_initial_weights_without_torch_or_scikit_learn() -> None:
     code = (
-        "import sys, fedstrata.models as m\n"
-        "from fedstrata.datasets import DatasetInfo\n"
-        "from fedstrata.experiment import ModelSettings\n"
-        "for name in ('mlp', 'cnn'):\n"
-        "    model = m.build_model(ModelSettings(name=name), DatasetInfo(input_shape=(1, 8, 8), num_classes=10))\n"
-        "    assert len(model.initial(1)) == model.layout.size\n"
-        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+        "import sys; sys.modules['sklearn'] = sys.modules['torch'] = None\n"  # the import of either fails
+        "from fedstrata.datasets import dataset_info\n"
+        "from fedstrata.experiment import DataSettings, ModelSettings\n"
+        "from fedstrata.models import build_model\n"
+        "for data in ('digits', 'fashion-mnist'):\n"
+        "    info = dataset_info(DataSettings(name=data)); print(info.input_shape)\n"
+        "    for name in ('mlp', 'cnn'):\n"
+        "        model = build_model(ModelSettings(name=name), info)\n"
+        "        assert len(model.initial(1)) == model.layout.size\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert run.returncode == 0, run.stderr
+    assert (run.stdout, run.returncode) == ("(1, 8, 8)\n(1, 28, 28)\n", 0), run.stderr
 
 
 OWN = """

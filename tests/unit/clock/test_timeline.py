@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -25,6 +26,7 @@ TIMED = "name: timed\npartition: {kind: iid, devices: 20, examples_per_device: 1
 SLOW_LINK = "links.device-lps={down_rate: 8kbit/s, up_rate: 4kbit/s, latency: 100ms}"
 
 
+@cache
 def timed(*overrides: str, seed: int = 0) -> Experiment:
     return parse_experiment(TIMED, overrides=overrides, seed=seed)
 

@@ -249,7 +249,7 @@ async def test_of_each_cluster_one_report_is_taken_at_a_time_and_the_newest_coun
         yield pb.ReportPart(data=MODEL[:8])
         await asyncio.Event().wait()
 
-    held = [asyncio.create_task(setting.reports.take(header_of(), half())) for _ in range(900)]
+    held = [asyncio.create_task(setting.reports.take(header_of(), half())) for _ in range(100)]
     ended, under_way = await asyncio.wait(held[:-1], timeout=60)
     assert not under_way
     assert {type(report.exception()) for report in ended} == {SupersededError}

@@ -66,7 +66,7 @@ def test_epsilon_and_noise_are_each_others_inverse_far_out_too(epsilon: float) -
     assert epsilon_of(noise_multiplier_of(epsilon, 1e-5), 1e-5) == pytest.approx(epsilon, rel=1e-6)
 
 
-@pytest.mark.parametrize(("releases", "multiplier"), [(8, 2.0), (8, 8.0), (100, 20.0)])
+@pytest.mark.parametrize(("releases", "multiplier"), [(8, 2.0), (100, 20.0)])
 def test_epsilon_of_a_run_is_that_of_the_librarys_composition(releases: int, multiplier: float) -> None:
     rounds = f"training.global_rounds={releases // 2}"
     found = budget(f"privacy.updates={{clip: 1, noise_multiplier: {multiplier}}}", rounds)

@@ -6,7 +6,9 @@ Neither fails because the machine is slow.
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "fixed", max_examples=50, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile(
     "search", max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.clock.links import DOWN, HEADER_BYTES, device_links
@@ -75,7 +75,6 @@ def test_calls_are_given_the_time_of_the_slowest_rates_and_cuts_of_what_is_share
     assert links.slowest_s(0, 100_000, 4) >= 4 * 8 * (100_000 + HEADER_BYTES) / 100_000 + 7
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 500 * MS), st.integers(1, 100_000), STEPS, st.integers(1_000, 10**6)),

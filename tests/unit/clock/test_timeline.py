@@ -7,7 +7,7 @@ from functools import cache
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.clock.devices import Boards
@@ -194,7 +194,6 @@ ROUNDS = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(ROUNDS, st.integers(0, 9), st.integers(0, 10**12))
 def test_the_parts_of_all_devices_make_up_the_round(exchanged: dict[str, Exchanged], number: int, begins: int) -> None:
     times = lps_round(timed(*MIXED), exchanged, number, begins)
@@ -203,7 +202,6 @@ def test_the_parts_of_all_devices_make_up_the_round(exchanged: dict[str, Exchang
     assert min(times.down_ns, times.compute_ns, times.up_ns, times.waiting_ns) >= 0
 
 
-@settings(deadline=None)
 @given(ROUNDS, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_changes_nothing(exchanged: dict[str, Exchanged], rng: "object") -> None:
     names = list(exchanged)

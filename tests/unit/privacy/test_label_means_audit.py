@@ -10,7 +10,7 @@ from fedstrata.experiment.privacy import ProfilePrivacy
 from fedstrata.methods.profiles.label_means import label_sums, noised
 from fedstrata.noise import ResearchNoise
 
-DRAWS, CLASSES, WIDTH = 4000, 10, 16
+DRAWS, CLASSES, WIDTH = 2000, 10, 16
 
 
 def sums_with(point: NDArray[np.float64], label: int) -> NDArray[np.float64]:

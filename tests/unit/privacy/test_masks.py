@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -61,7 +61,6 @@ def rounds(draw: st.DrawFn) -> tuple[list[str], list[tuple[Flat, int]], list[int
 
 
 @given(rounds())
-@settings(deadline=None)
 def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
     case: tuple[list[str], list[tuple[Flat, int]], list[int]],
 ) -> None:
@@ -83,7 +82,6 @@ def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
 
 
 @given(rounds())
-@settings(deadline=None)
 def test_what_is_short_of_all_shows_no_sum(case: tuple[list[str], list[tuple[Flat, int]], list[int]]) -> None:
     devices, updates, order = case
     masks = masks_of(EXPERIMENT)

@@ -97,7 +97,7 @@ class Counting(GpsServiceServicer):
 
 
 async def test_of_thousands_who_call_at_once_none_is_cancelled_while_it_waits_for_its_turn() -> None:
-    children = 4_000
+    children = 2_000
     gps, server = Counting(), RpcServer(ProcessMetrics("gps").links, security=OPEN, children=children)
     server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")

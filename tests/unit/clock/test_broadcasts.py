@@ -25,7 +25,7 @@ from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.rounds_setting import RUN_ID
-from tests.unit.clock.test_transfers import MS, SetTime, arrivals, carry, paced, transfers
+from tests.support.set_time import MS, SetTime, arrivals, carry, paced, transfers
 
 ONCE = "shared: {device-lps: {down_rate: 1Mbit/s, broadcast: true}}"
 STEP = 9_984  # bits in a piece: ten milliseconds of the link, whole elements

@@ -19,7 +19,7 @@ from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.rounds_setting import PART, RUN_ID
-from tests.unit.clock.test_transfers import MS, SetTime, transfers
+from tests.support.set_time import MS, SetTime, transfers
 
 SIZE = 300_000  # bytes; too many for one message
 LAYOUT = Layout.of({"fc1.weight": (SIZE // 4,)})

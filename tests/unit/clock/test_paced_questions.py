@@ -38,7 +38,7 @@ from gps.journal.answers import BEFORE
 from gps.plans.bundles import Bundles
 from tests.support.gps_parts import GpsParts
 from tests.support.rounds_setting import RUN_ID, asking_of
-from tests.unit.clock.test_transfers import MS, TEXT, S, SetTime
+from tests.support.set_time import MS, TEXT, S, SetTime
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
 IDS = [f"device-00{index}" for index in range(3)]

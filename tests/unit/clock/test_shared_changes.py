@@ -11,8 +11,8 @@ from fedstrata.clock.shared_link import Flow, SharedFlow, SharedLink, fair_ends
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment.rates import AnyRate, RateSchedule, Trace
 from fedstrata.experiment_file import parse_experiment
-from tests.unit.clock.test_link_rates import course_from
-from tests.unit.clock.test_transfers import MS, TEXT, S, SetTime, arrivals, carry
+from tests.support.link_accounts import course_from
+from tests.support.set_time import MS, TEXT, S, SetTime, arrivals, carry
 
 STEPS = st.lists(st.tuples(st.integers(1, 300 * MS), st.integers(0, 10**6)), max_size=4)
 

@@ -19,7 +19,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rpc.payload import payload_header
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.unit.clock.test_link_rates import fluid_ends
+from tests.support.link_accounts import fluid_ends
 
 MS, S = 10**6, 10**9
 TIMED = "name: timed\npartition: {kind: iid, devices: 20, examples_per_device: 10}\nclock: virtual\n"

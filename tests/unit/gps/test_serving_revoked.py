@@ -10,7 +10,7 @@ from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.files import LOOK_S, Revoked
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
-from tests.unit.gps.test_serving import Setting
+from tests.support.serving_setting import Setting
 
 
 class Listing(TlsSecurity):

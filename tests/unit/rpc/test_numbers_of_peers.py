@@ -16,7 +16,7 @@ from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2, tensors_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
-from tests.unit.gps.test_waiting import Setting
+from tests.support.waiting_setting import Setting
 
 FILES = (answers_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2, tensors_pb2)
 NO_NUMBERS = (math.nan, math.inf, -math.inf, 1e308)

@@ -19,7 +19,7 @@ from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.rate_limits import IDENTITIES_REMEMBERED, READ_AT_ONCE, Shares
 from fedstrata.trust.table import MOST_ASKED_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
-from tests.unit.trust.test_guard import CALLERS, Served, called, said_by
+from tests.support.guarded_server import CALLERS, Served, called, said_by
 
 CHECK = "/grpc.health.v1.Health/Check"
 

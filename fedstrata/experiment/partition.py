@@ -2,6 +2,7 @@
 divides the examples accordingly.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -279,9 +280,14 @@ class IidPartition(EvenPartition):
     """`iid`: every device draws from all examples in the same way."""
 
 
+SERVER = re.compile(r"gps|lps-\d+")
+
+
 def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if value is not None and len(set(value)) != len(value):
         raise ValueError("a name is listed twice; give each device a different name")
+    if server := next(filter(SERVER.fullmatch, value or ()), None):
+        raise ValueError(f"{server} is the name of a server, in faults and certificates, too; rename this device")
     return value
 
 

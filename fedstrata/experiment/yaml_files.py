@@ -1,5 +1,6 @@
 """Read YAML from untrusted sources: only plain values, and only a limited number of them."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,8 @@ class EachKeyOnce(yaml.SafeLoader):
 
 
 EachKeyOnce.add_constructor("tag:yaml.org,2002:int", EachKeyOnce.construct_yaml_int)
+# PyYAML takes 1.0e-3 for a number, and 1e-3 for text.
+EachKeyOnce.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]\d+$"), list("-+0123456789"))
 
 
 def _refusal(said: str, node: yaml.Node) -> yaml.YAMLError:

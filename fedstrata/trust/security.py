@@ -135,6 +135,8 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
     domain = options.server_domain or ""
     if options.tls:
         revoked = Path(options.revoked) if options.revoked else None
+        if revoked and not revoked.parent.is_dir():  # the list itself may come later
+            raise CertificateError(f"--revoked {revoked}: there is no folder {revoked.parent}; correct the path")
         return TlsSecurity(TlsFiles.load(Path(options.tls), revoked, check_server_domain(domain)), *me)
     for option, value in (("--server-domain", domain), ("--revoked", options.revoked)):
         if value:

@@ -149,6 +149,8 @@ def test_the_content_of_the_file_is_part_of_a_runs_id_and_its_place_is_not(tmp_p
         ),
         ({"kind": "natural"}, r"natural: give exactly one of devices \(their number\) and names"),
         ({"kind": "natural", "names": ["a", "a"]}, "a name is listed twice; give each device a different name"),
+        ({"kind": "natural", "names": ["a", "lps-0"]}, "lps-0 is the name of a server"),
+        ({"kind": "natural", "names": ["gps"]}, "gps is the name of a server"),
     ],
 )
 def test_a_partition_that_says_too_little_or_too_much_is_refused(partition: dict[str, Any], message: str) -> None:

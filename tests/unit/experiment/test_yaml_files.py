@@ -44,6 +44,11 @@ def test_a_key_that_is_a_list_of_lists_is_refused() -> None:
         read_yaml(f"{BOMB}\n? *a29\n: 1")
 
 
+def test_numbers_with_an_exponent_need_no_point() -> None:
+    assert read_yaml("[1e-3, 2E+2, -1e-1, 1.5e-2]") == [0.001, 200.0, -0.1, 0.015]
+    assert read_yaml("[1e3, 12e45f, e-3, 1e-]") == ["1e3", "12e45f", "e-3", "1e-"]  # names, and parts of digests
+
+
 def test_values_and_aliases_of_them_are_read() -> None:
     assert read_yaml("a: &a {b: [1, 2]}\nc: *a") == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
 

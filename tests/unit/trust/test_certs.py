@@ -150,6 +150,14 @@ def test_a_list_of_revoked_names_is_refused_if_no_caller_has_a_name() -> None:
         security_of(Namespace(tls="", revoked="lost.txt", server_domain=""))
 
 
+def test_a_list_of_revoked_names_may_come_later_and_its_folder_may_not(folder: Path) -> None:
+    assert certs(folder, "issue", "device", "pi-1") == 0
+    tls = folder / "devices" / "pi-1"
+    assert security_of(Namespace(tls=tls, revoked=f"{folder}/revoked.txt", server_domain=None)).tls
+    with pytest.raises(CertificateError, match=r"--revoked .*/typo/revoked\.txt: there is no folder .*/typo; correct"):
+        security_of(Namespace(tls=tls, revoked=f"{folder}/typo/revoked.txt", server_domain=None))
+
+
 def test_show_says_of_whom_and_until_when(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert certs(folder, "issue", "device", "pi-kitchen", "--days", "20") == 0
     capsys.readouterr()

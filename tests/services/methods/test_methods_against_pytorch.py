@@ -7,6 +7,7 @@ import doctest
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import base
 from fedstrata.models import build_model
-from fedstrata.partitions import device_data
+from fedstrata.partitions import DeviceData, device_data
 from tests.support.tiers import run_in_process, small
 
 Weights = dict[str, torch.Tensor]
@@ -34,7 +35,8 @@ OVERRIDES = (
     f"training.global_rounds={ROUNDS}",
     "training.optimiser={learning_rate: 0.1, momentum: 0.5}",
 )
-DATASET = load_dataset(small().data, 0)
+PLAIN = small()
+DATASET = load_dataset(PLAIN.data, 0)
 BASE, HEAD = ("fc1.weight", "fc1.bias"), ("fc2.weight", "fc2.bias")
 
 
@@ -45,10 +47,14 @@ def experiment(method: str, *overrides: str) -> Experiment:
 # --- the plain loop -----------------------------------------------------------------------------------------
 
 
+@cache
+def data_of(device: int) -> DeviceData:
+    return device_data(PLAIN, DATASET, device)
+
+
 def initial() -> Weights:
-    plain = small()
-    model = build_model(plain.model, dataset_info(plain.data))
-    return {name: torch.tensor(view) for name, view in model.layout.views(model.initial(plain.seed)).items()}
+    model = build_model(PLAIN.model, dataset_info(PLAIN.data))
+    return {name: torch.tensor(view) for name, view in model.layout.views(model.initial(PLAIN.seed)).items()}
 
 
 def logits(weights: Weights, inputs: NDArray[np.float32]) -> torch.Tensor:
@@ -71,7 +77,7 @@ def trained(
     momentum: float = 0.5, size: int = 16,
 ) -> Weights:  # fmt: skip
     """One device's weights after epochs of torch.optim.SGD on the mean loss of each batch plus a penalty."""
-    data = device_data(small(), DATASET, device).train
+    data = data_of(device).train
     data = data if among is None else data.take(among)
     weights = {name: tensor.clone().requires_grad_(name in only) for name, tensor in start.items()}
     sgd = torch.optim.SGD([weights[name] for name in only], lr=0.1, momentum=momentum)
@@ -88,7 +94,7 @@ def trained(
 def gradients_in(device: int, momentum: float, size: int = 16) -> float:
     """How many gradients the steps of an epoch add up to: their sum if each were 1."""
     velocity = total = 0.0
-    for _ in range(0, len(device_data(small(), DATASET, device).train), size):
+    for _ in range(0, len(data_of(device).train), size):
         velocity = momentum * velocity + 1
         total += velocity
     return total
@@ -96,14 +102,12 @@ def gradients_in(device: int, momentum: float, size: int = 16) -> float:
 
 def batches_of(device: int, lps_round: int, *stream: int) -> list[NDArray[np.int64]]:
     """The places of the examples in each batch of an epoch."""
-    order = np.random.default_rng([0, device, lps_round, *stream]).permutation(
-        len(device_data(small(), DATASET, device).train)
-    )
+    order = np.random.default_rng([0, device, lps_round, *stream]).permutation(len(data_of(device).train))
     return [order[first : first + 16] for first in range(0, len(order), 16)]
 
 
 def loss_of(device: int, weights: Weights, batch: NDArray[np.int64]) -> torch.Tensor:
-    data = device_data(small(), DATASET, device).train
+    data = data_of(device).train
     return nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
 
 
@@ -130,7 +134,7 @@ def optimised(start: Weights, batches: Iterable[Any], rule: Callable[[Weights, A
 
 def averaged(found: list[Weights], names: tuple[str, ...] = BASE + HEAD) -> Weights:
     """The mean over all devices, each by its examples."""
-    shares = torch.tensor([len(device_data(small(), DATASET, device).train) for device in range(DEVICES)])
+    shares = torch.tensor([len(data_of(device).train) for device in range(DEVICES)])
     shares = shares.double() / shares.sum()
     return {
         name: torch.stack([share * each[name] for share, each in zip(shares, found, strict=True)]).sum(0).float()
@@ -139,7 +143,7 @@ def averaged(found: list[Weights], names: tuple[str, ...] = BASE + HEAD) -> Weig
 
 
 def accuracy(device: int, weights: Weights) -> float:
-    held_out = device_data(small(), DATASET, device).test
+    held_out = data_of(device).test
     return float((logits(weights, held_out.inputs).argmax(1).numpy() == held_out.labels).mean())
 
 
@@ -149,6 +153,11 @@ def rounds(local: Callable[[int, Weights, int], Weights]) -> Weights:
     for lps_round in range(ROUNDS):
         everybodys = averaged([local(device, everybodys, lps_round) for device in range(DEVICES)])
     return everybodys
+
+
+@cache
+def by_fedavg() -> Weights:
+    return rounds(trained)
 
 
 # --- the tiers against it -----------------------------------------------------------------------------------
@@ -170,7 +179,7 @@ def assert_equal(record: RunRecord, expected: Weights) -> None:
 
 def assert_received_accuracy(record: RunRecord, received: Weights) -> None:
     """The mean over all examples of the accuracy of the model that devices receive."""
-    tests = [len(device_data(small(), DATASET, device).test) for device in range(DEVICES)]
+    tests = [len(data_of(device).test) for device in range(DEVICES)]
     hits = [accuracy(device, received) * tests[device] for device in range(DEVICES)]
     assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
 
@@ -183,7 +192,7 @@ def assert_accuracies(record: RunRecord, models: list[Weights]) -> None:
 
 
 def test_fedavg_is_one_loop_over_all_devices(tmp_path: Path) -> None:
-    record, expected = run_in_process(experiment("{name: fedavg}"), tmp_path / "run"), rounds(trained)
+    record, expected = run_in_process(experiment("{name: fedavg}"), tmp_path / "run"), by_fedavg()
     assert_equal(record, expected)
     assert_accuracies(record, [expected] * DEVICES)
     assert record.summary.clusters_rule == "one cluster"
@@ -192,12 +201,12 @@ def test_fedavg_is_one_loop_over_all_devices(tmp_path: Path) -> None:
 
 def test_fedprox_minimises_the_loss_plus_the_distance_from_what_was_received(tmp_path: Path) -> None:
     expected = rounds(lambda device, received, number: trained(device, received, number, proximal(0.7, received)))
-    assert max(float((expected[name] - rounds(trained)[name]).abs().max()) for name in expected) > 1e-3
+    assert max(float((expected[name] - by_fedavg()[name]).abs().max()) for name in expected) > 1e-3
     assert_equal(run_in_process(experiment("{name: fedprox, mu: 0.7}"), tmp_path / "run"), expected)
 
 
 def test_without_a_pull_fedprox_is_fedavg(tmp_path: Path) -> None:
-    assert_equal(run_in_process(experiment("{name: fedprox, mu: 0}"), tmp_path / "run"), rounds(trained))
+    assert_equal(run_in_process(experiment("{name: fedprox, mu: 0}"), tmp_path / "run"), by_fedavg())
 
 
 def test_ditto_is_fedavg_with_a_model_at_each_device_that_is_pulled_towards_everybodys(tmp_path: Path) -> None:
@@ -311,7 +320,7 @@ def test_scaffold_corrects_each_step_by_the_control_variates_of_its_paper(moment
 def test_fednova_divides_each_change_by_its_steps_and_goes_on_by_their_mean(momentum: float, tmp_path: Path) -> None:
     """In batches of 10, three devices take 6 steps and two take 5."""
     everybodys, plain = initial(), initial()
-    counts = [len(device_data(small(), DATASET, device).train) for device in range(DEVICES)]
+    counts = [len(data_of(device).train) for device in range(DEVICES)]
     gradients = [gradients_in(device, momentum, 10) for device in range(DEVICES)]
     assert len(set(gradients)) == 2
     for number in range(ROUNDS):
@@ -418,7 +427,7 @@ def test_apfl_is_fedavg_with_a_mixed_model_that_moves_by_its_own_gradient(adapti
     record = run_in_process(experiment(f"{{name: apfl, adaptive: {str(adaptive).lower()}}}"), tmp_path / "run")
     assert (len(set(shares)) > 1) == adaptive
     assert_equal(record, everybodys)
-    assert_equal(record, rounds(trained))
+    assert_equal(record, by_fedavg())
     assert_accuracies(record, [mixed(device, everybodys) for device in range(DEVICES)])
     assert_received_accuracy(record, everybodys)
 
@@ -474,14 +483,14 @@ def test_fedfomo_mixes_what_lowers_a_devices_loss_on_examples_that_it_does_not_t
 
 def fomo_parts(device: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The places of a device's examples to train on, and of the fifth to weigh models on."""
-    count = len(device_data(small(), DATASET, device).train)
+    count = len(data_of(device).train)
     order = np.random.default_rng([0, device, 0xF0405E]).permutation(count)
     return np.sort(order[count // 5 :]), np.sort(order[: count // 5])
 
 
 def fomo_mix(device: int, began: Weights, models: list[Weights]) -> Weights:
     """Equations 3 to 5 of the paper, model by model."""
-    data, (_, aside) = device_data(small(), DATASET, device).train, fomo_parts(device)
+    data, (_, aside) = data_of(device).train, fomo_parts(device)
 
     def loss(weights: Weights) -> float:
         labels = torch.tensor(data.labels[aside])
@@ -555,7 +564,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_the_toy_of_the_contract_is_a_whole_method(toy: str, tmp_path: Path) -> None:
     def careful(device: int, received: Weights, number: int) -> Weights:
-        examples = len(device_data(small(), DATASET, device).train)
+        examples = len(data_of(device).train)
         return trained(device, received, number, proximal(30 / examples, received))
 
     expected = rounds(careful)

@@ -1,7 +1,9 @@
 """Which examples hypothesis tries: `make test` the same ones each time, `make test-search` many more, drawn anew.
 
-Neither fails because the machine is slow.
+Neither fails because the machine is slow. And torch computes on one thread.
 """
+
+import sys
 
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
@@ -15,3 +17,9 @@ settings.register_profile(
 settings.load_profile("fixed")
 # Hypothesis also draws constants of the modules that are imported by then, which differ with the tests that ran before.
 providers._get_local_constants = lambda: providers._local_constants
+
+
+def pytest_collection_finish() -> None:
+    """Let torch compute on one thread, as in devices. On several, small models take more processor time, not less."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)

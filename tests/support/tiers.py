@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,6 +60,7 @@ training:
 """
 
 
+@cache
 def small(*overrides: str) -> Experiment:
     """The small experiment, with some keys changed."""
     return parse_experiment(SMALL, overrides=overrides)

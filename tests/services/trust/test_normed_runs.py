@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from device.training import DROPOUT
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.partitions import device_data
+from fedstrata.partitions import DeviceData, device_data
 from tests.support.normed import Normed
 from tests.support.spanning_runs import disturbed
 from tests.support.tiers import Tiers, run_in_process
@@ -39,8 +40,14 @@ training:
 KEPT = ("model_sha256", "personal_sha256", "device_accuracy")
 
 
+@cache
 def experiment(*overrides: str) -> Experiment:
     return parse_experiment(TEXT, overrides=overrides)
+
+
+@cache
+def data_of(index: int) -> DeviceData:
+    return device_data(experiment(), load_dataset(experiment().data, 0), index)
 
 
 def kept_of(summary: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +66,7 @@ class PlainDevice:
     def __init__(self, index: int) -> None:
         self.index, self.module = index, Normed()
         self.adamw = torch.optim.AdamW(self.module.parameters(), RATE)
-        self.data = device_data(experiment(), load_dataset(experiment().data, 0), index).train
+        self.data = data_of(index).train
 
     def train(self, received: dict[str, torch.Tensor], number: int) -> dict[str, torch.Tensor]:
         self.module.load_state_dict(received, strict=False)
@@ -141,6 +148,7 @@ def test_masked_updates_of_statistics_add_up_to_the_same_bits(calm: Path, tmp_pa
 # --- statistics and layers that stay ------------------------------------------------------------------------------
 
 
+@cache
 def plainly(stay: tuple[str, ...], tunes: bool = False) -> list[dict[str, torch.Tensor]]:
     """The final model of each device by plain SGD when some tensors stay on their device."""
     torch.manual_seed(5)
@@ -157,7 +165,7 @@ def plainly(stay: tuple[str, ...], tunes: bool = False) -> list[dict[str, torch.
 def plain_sgd(index: int, received: dict[str, torch.Tensor], address: list[int]) -> dict[str, torch.Tensor]:
     module = Normed(rate=0.0)
     module.load_state_dict(received, strict=False)
-    sgd, data = torch.optim.SGD(module.parameters(), 0.1), PlainDevice(index).data
+    sgd, data = torch.optim.SGD(module.parameters(), 0.1), data_of(index).train
     order = np.random.default_rng([5, index, *address]).permutation(len(data))
     for batch in (order[start : start + BATCH] for start in range(0, len(order), BATCH)):
         sgd.zero_grad()
@@ -167,9 +175,9 @@ def plain_sgd(index: int, received: dict[str, torch.Tensor], address: list[int])
 
 
 def accuracies(models: list[dict[str, torch.Tensor]]) -> dict[str, float]:
-    found, dataset = {}, load_dataset(experiment().data, 0)
+    found = {}
     for index, weights in enumerate(models):
-        module, held_out = Normed(rate=0.0).eval(), device_data(experiment(), dataset, index).test
+        module, held_out = Normed(rate=0.0).eval(), data_of(index).test
         module.load_state_dict(weights, strict=False)
         hits = module(torch.tensor(held_out.inputs)).argmax(1).numpy() == held_out.labels
         found[f"device-{index:03d}"] = float(hits.mean())

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,13 +18,10 @@ from fedstrata.trust.security import TlsSecurity
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from tests.support.programs import Program, events
+from tests.support.slowed import ROUNDS, SLOWED, WHO, has_begun, wait_for
 from tests.support.tiers import SMALL, run_in_process, small
 
-# Links whose latency alone makes the rounds last longer than all that is replaced in them: 160 × 2 × 2 × 10 ms.
-ROUNDS = ("training.global_rounds=40", "training.lps_rounds_per_global_round=4")
-SLOWED = (*ROUNDS, "clock=real", "links={device-lps: {latency: 20ms}}")
 STEPS = (("--authority", "new"), (), ("--authority", "drop"))
-WHO = ("gps", "lps-0", "lps-1", "devices-0-2", "devices-3-4")
 
 
 def fingerprint(path: Path) -> str:
@@ -38,17 +34,6 @@ def has_taken(run: Path, who: str) -> bool:
     taken = [event for event in events(run / "logs" / f"{who}.log") if event["event"] == "certificate_taken"]
     now = fingerprint(tls / "cert.pem"), fingerprint(tls / "ca.pem")
     return bool(taken) and (taken[-1]["certificate"], taken[-1]["authority"]) == now
-
-
-def has_begun(run: Path, who: str) -> bool:
-    """Whether a process has calls of the training under way, by the certificate that it has started with."""
-    log, first = run / "logs" / f"{who}.log", "assigned" if who.startswith("devices") else "cluster_served"
-    return who == "gps" or (log.exists() and first in {event["event"] for event in events(log)})
-
-
-def wait_for(lines: Iterator[object], is_so: Callable[[], bool]) -> None:
-    """Wait until something is so; the program prints a line for each round, and is looked at then."""
-    assert any(is_so() for _ in lines), "the run was over before"
 
 
 async def called(gps: str, tls: TlsFiles) -> str:

@@ -10,14 +10,14 @@ import pytest
 from emulator.commands.main import execute
 from emulator.runs.progress import restart_line
 from fedstrata.process.owned import Restart
-from tests.services.trust.test_renewed_certificates import SLOWED, WHO, has_begun, wait_for
 from tests.support.programs import Program
+from tests.support.slowed import ROUNDS, SLOWED, WHO, has_begun, wait_for
 from tests.support.tiers import SMALL, run_in_process, small
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return summary_of(run_in_process(small(*SLOWED), tmp_path_factory.mktemp("plain") / "run").folder)
+    return summary_of(run_in_process(small(*ROUNDS), tmp_path_factory.mktemp("plain") / "run").folder)
 
 
 def summary_of(folder: Path) -> Any:

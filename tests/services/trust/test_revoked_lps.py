@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.store import write_aside
 from fedstrata.trust.names import Name
-from tests.services.trust.test_tls import DEVICES, Secured
 from tests.support.programs import Program, events
-from tests.support.tiers import SMALL, run_in_process
-
-# Links whose latency alone makes training last longer than it takes to see who is revoked: 160 × 2 × 2 × 10 ms.
-ROUNDS = ("training.global_rounds=40", "training.lps_rounds_per_global_round=4")
-SLOWED = (*ROUNDS, "clock=real", "links={device-lps: {latency: 20ms}}")
+from tests.support.secured import DEVICES, Secured
+from tests.support.slowed import ROUNDS, SLOWED
+from tests.support.tiers import run_in_process, small
 
 
 def revoke(folder: Path, name: str) -> None:
@@ -27,7 +23,7 @@ def revoke(folder: Path, name: str) -> None:
 @pytest.fixture(scope="module")
 def revoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Program]]:
     """A run whose lps-0 was revoked at the GPS once training had begun, and that LPS."""
-    text = parse_experiment(SMALL, overrides=SLOWED).to_yaml()
+    text = small(*SLOWED).to_yaml()
     with Secured(tmp_path_factory.mktemp("revoked"), experiment=text) as run:
         first, _ = run.start_all()
         for status in run.statuses():
@@ -49,7 +45,7 @@ def test_its_cluster_goes_to_another_and_the_models_are_those_of_a_run_left_alon
     summary = summary_of(revoked[0])
     assert [(told["cluster"], told["by"]) for told in summary["adoptions"]] == [("lps-0", "lps-1")]
     assert summary["excluded"] == []
-    plain = run_in_process(parse_experiment(SMALL, overrides=SLOWED), tmp_path / "plain")
+    plain = run_in_process(small(*ROUNDS), tmp_path / "plain")
     assert summary["model_sha256"] == plain.summary.model_sha256
 
 

@@ -1,92 +1,25 @@
-"""Real processes with certificates, strangers among them: a run is the same with TLS and without, and goes on."""
+"""Runs with certificates and strangers among them: each is told why it has no part, and the run goes on."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
+from prometheus_client import generate_latest
 
 from emulator.runs.client import RunClient
 from fedstrata.errors import HandshakeError
+from fedstrata.rpc.client import Connection
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
-from tests.support.programs import Program, events, http_get
-from tests.support.tiers import SMALL
-
-GPS = Name("gps")
-DEVICES = [Name("device", "device-000", "device-004")]
-
-
-@dataclass
-class Secured:
-    """A GPS with a certificate, and whoever else a test starts with which certificate. A context manager."""
-
-    folder: Path
-    authority: Authority = field(default_factory=lambda: Authority.new("run-1"))
-    experiment: str = SMALL
-    stack: ExitStack = field(default_factory=ExitStack)
-
-    def __enter__(self) -> "Secured":
-        (self.folder / "small.yaml").write_text(self.experiment)
-        gps = self.start("gps", "gps", self.issued("gps", GPS), "--state", str(self.folder / "state"))
-        addresses = gps.addresses()
-        self.gps, self.http = addresses["grpc"], addresses["http"]
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.stack.close()
-
-    def issued(self, name: str, *names: Name, by: Authority | None = None) -> Path:
-        """The folder with a certificate of the run's authority, or another's."""
-        (by or self.authority).issue(names, self.folder / "tls" / name)
-        return self.folder / "tls" / name
-
-    def start(self, tier: str, name: str, tls: Path | None, *words: str) -> Program:
-        shown = ("--tls", str(tls)) if tls else ()
-        words = ("--experiment", str(self.folder / "small.yaml"), *shown, *words)
-        return self.stack.enter_context(Program(tier, *words, log=self.folder / f"{name}.log"))
-
-    def devices(self, name: str, tls: Path | None) -> Program:
-        return self.start("device", name, tls, "--gps", self.gps, "--devices", "0-4")
-
-    def lps(self, name: str, tls: Path | None, number: int = 0) -> Program:
-        words = ("--gps", self.gps, "--lps-id", f"lps-{number}", "--state", str(self.folder / f"state-{name}"))
-        return self.start("lps", name, tls, *words)
-
-    def complete(self) -> None:
-        """Start all who belong to the run, and wait for its end."""
-        self.start_all()
-        *_, last = self.statuses()
-        assert (last.phase, last.reason) == ("completed", "")
-
-    def start_all(self) -> list[Program]:
-        """Start all who belong to the run; gives its LPSs."""
-        folders = [self.issued(f"lps-{number}", Name("lps", f"lps-{number}")) for number in range(2)]
-        lpss = [self.lps(folder.name, folder, number) for number, folder in enumerate(folders)]
-        self.devices("devices", self.issued("devices", *DEVICES))
-        return lpss
-
-    def statuses(self) -> Iterator[pb.RunStatus]:
-        """How the run stands, until its end."""
-        with self.channel(self.issued("operator", Name("operator"))) as channel:
-            yield from RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
-
-    def channel(self, tls: Path) -> grpc.Channel:
-        files = TlsFiles.load(tls)
-        return grpc.secure_channel(self.gps, files.channel_credentials(), options=files.channel_options(GPS))
-
-
-@pytest.fixture
-def secured(tmp_path: Path) -> Iterator[Secured]:
-    with Secured(tmp_path) as run:
-        yield run
+from tests.support.programs import Program
+from tests.support.secured import Secured
+from tests.support.tiers import SMALL, Tiers, small
 
 
 def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
@@ -110,51 +43,46 @@ def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
 
 
 @pytest.mark.runs
-def test_strangers_end_in_one_line_and_the_run_goes_on(secured: Secured) -> None:
-    for program, code, reason in strangers(secured):
-        assert program.end() == code, program.log_path.read_text()
-        (line,) = program.errors()
-        assert line.startswith("error: ")
-        assert reason in line
-    secured.complete()
+def test_strangers_end_in_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
+    with Secured(tmp_path) as run:
+        for program, code, reason in list(strangers(run)):
+            assert program.end() == code, program.log_path.read_text()
+            (line,) = program.errors()
+            assert line.startswith("error: ")
+            assert reason in line
+        run.complete()
 
 
-def calls(stub: RunServiceStub) -> Iterator[tuple[str, Callable[[], object]]]:
-    yield "StopRun", lambda: stub.StopRun(pb.StopRunRequest(reason="by a device"), timeout=20)
-    yield "WatchRun", lambda: list(stub.WatchRun(pb.WatchRunRequest(), timeout=20))
-    yield "FetchRecord", lambda: list(stub.FetchRecord(pb.FetchRecordRequest(), timeout=20))
+def calls(stub: RunServiceStub) -> Iterator[tuple[str, Awaitable[object]]]:
+    yield "StopRun", stub.StopRun(pb.StopRunRequest(reason="by a device"))
+    yield "WatchRun", stub.WatchRun(pb.WatchRunRequest()).read()
+    yield "FetchRecord", stub.FetchRecord(pb.FetchRecordRequest()).read()
 
 
-def test_a_device_cannot_stop_or_watch_the_run_and_its_tries_are_logged_and_counted(secured: Secured) -> None:
-    with secured.channel(secured.issued("one", Name("device", "device-000"))) as channel:
-        for name, call in calls(RunServiceStub(channel)):
-            with pytest.raises(grpc.RpcError, match=f"device/device-000 may not call {name}; allowed: operator"):
-                call()
-    secured.complete()
-    _, page = http_get(secured.http, "/metrics")
-    assert 'fedstrata_refused_total{reason="role"} 3.0' in page
-    refused = [event for event in events(secured.folder / "gps.log") if event["event"] == "call_refused"]
-    assert len([event for event in refused if event["status"] == "PERMISSION_DENIED"]) == 3
+async def test_a_device_cannot_stop_or_watch_the_run_and_its_tries_are_logged_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with Tiers(small(), tmp_path / "run", authority=Authority.new("run-1")) as tiers:
+        async with Connection(tiers.address, tiers.issued("one", Name("device", "device-000"))) as channel:
+            for name, call in calls(RunServiceStub(channel)):
+                with pytest.raises(grpc.RpcError, match=f"device/device-000 may not call {name}; allowed: operator"):
+                    await call
+        await tiers.start_devices()
+        assert (await tiers.ended()).summary.status == "completed"
+    assert b'fedstrata_refused_total{reason="role"} 3.0' in generate_latest(tiers.metrics.registry)
+    refused = [vars(record) for record in caplog.records if "call_refused" in str(vars(record))]
+    assert len([event for event in refused if "PERMISSION_DENIED" in str(event)]) == 3
 
 
-def test_an_lps_with_a_certificate_does_not_speak_to_a_gps_in_the_clear(tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    words = ("--experiment", str(tmp_path / "small.yaml"))
-    with Program("gps", *words, "--state", str(tmp_path / "gps"), log=tmp_path / "gps.log") as gps:
-        address = gps.addresses()["grpc"]
-        Authority.new("run-1").issue([Name("lps", "lps-0")], tmp_path / "tls")
-        where = ("--gps", address, "--state", str(tmp_path / "lps"), "--tls", str(tmp_path / "tls"))
-        with Program("lps", *words, *where, "--lps-id", "lps-0", log=tmp_path / "lps.log") as lps:
-            assert lps.end() == 7
-        (line,) = lps.errors()
-    assert (
-        line == f"error: gps at {address} does not speak TLS; start it with --tls, or start this process without --tls"
-    )
-
-
-async def test_an_operator_of_another_authority_hears_at_once_that_it_is_not_trusted(secured: Secured) -> None:
-    security = TlsSecurity(TlsFiles.load(secured.issued("op", Name("operator"), by=Authority.new("run-1"))))
-    async with RunClient(secured.gps, security) as client, asyncio.timeout(30):
+async def test_an_operator_of_another_authority_hears_at_once_that_it_is_not_trusted(tmp_path: Path) -> None:
+    Authority.new("run-1").issue([Name("operator")], tmp_path / "other")
+    other = TlsSecurity(TlsFiles.load(tmp_path / "other"))
+    async with (
+        Tiers(small("method.clusters=auto"), tmp_path / "run", authority=Authority.new("run-1")) as tiers,
+        RunClient(tiers.address, other) as client,
+        asyncio.timeout(30),
+    ):
         with pytest.raises(HandshakeError, match="does not accept"):
             await anext(client.watch())
 

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -148,33 +147,6 @@ def scraped_bytes(address: str) -> dict[tuple[str, str, str, str], int]:
         for sample in family.samples
         if sample.name == "fedstrata_link_bytes_total"
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishedRun:
-    """What `fedstrata run` left: its folder, and the lines it printed."""
-
-    folder: Path
-    exit_code: int
-    printed: list[dict[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BigRun:
-    """Three programs, by tier, after a run with a large model, all of them still there and connected.
-
-    The GPS and the LPS are in an environment where torch cannot be imported.
-    """
-
-    programs: Mapping[str, Program]
-    http: Mapping[str, str]
-    grpc: Mapping[str, str]
-    idle_status: str  # /proc/PID/status of the LPS when it was registered and had no device yet
-    summary: Mapping[str, Any]
-
-    @property
-    def pids(self) -> dict[str, int]:
-        return {tier: program.process.pid for tier, program in self.programs.items()}
 
 
 def wait_for_serving(address: str) -> None:

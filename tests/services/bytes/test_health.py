@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client import generate_latest
 
 from fedstrata.process.metrics import ProcessMetrics
@@ -17,7 +15,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server
 from gps.run import Run
 from gps.servicer import GpsServicer
-from tests.support.programs import BigRun, Program, http_get
+from tests.support.programs import Program, http_get
 from tests.support.tiers import SMALL, Tiers, small
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -76,43 +74,6 @@ async def test_a_server_says_not_serving_for_each_of_its_services_until_it_is_re
                 request = health_pb2.HealthCheckRequest(service=service)
                 assert (await health_pb2_grpc.HealthStub(channel).Check(request)).status == status
     await server.stop(0)
-
-
-@pytest.mark.parametrize(
-    ("tier", "services"),
-    [("gps", {"fedstrata.v1.GpsService", "fedstrata.v1.RunService"}), ("lps", {LPS_SERVICE})],
-)
-def test_the_servers_describe_themselves(big_run: BigRun, tier: str, services: set[str]) -> None:
-    with grpc.insecure_channel(big_run.grpc[tier]) as channel:
-        known = ProtoReflectionDescriptorDatabase(channel)
-        listed = set(known.get_services())
-        assert listed == services | {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-        for service in services:
-            file = known.FindFileContainingSymbol(service)
-            assert service.rpartition(".")[2] in [described.name for described in file.service]
-
-
-@pytest.mark.parametrize("tier", ["gps", "lps", "device"])
-def test_every_process_is_ready_and_alive_and_counts_its_bytes(big_run: BigRun, tier: str) -> None:
-    assert http_get(big_run.http[tier], "/healthz") == (200, "200 OK\n")
-    assert http_get(big_run.http[tier], "/readyz") == (200, "200 OK\n")
-    page = http_get(big_run.http[tier], "/metrics")[1]
-    assert "# TYPE fedstrata_link_bytes_total counter" in page
-    assert 'fedstrata_link_bytes_total{direction="up",end="' in page
-    assert http_get(big_run.http[tier], "/elsewhere")[0] == 404
-
-
-def test_the_metrics_have_the_documented_names_and_values(big_run: BigRun) -> None:
-    at_gps, at_lps = (http_get(big_run.http[tier], "/metrics")[1] for tier in ("gps", "lps"))
-    assert 'fedstrata_round{tier="gps"} 2.0' in at_gps
-    assert 'fedstrata_round_duration_seconds_count{tier="gps"} 2.0' in at_gps
-    assert 'fedstrata_updates_total{outcome="accepted",tier="gps"} 2.0' in at_gps
-    assert 'fedstrata_devices{state="assigned"} 2.0' in at_gps
-    assert 'fedstrata_accuracy_ratio{lps_id="lps-0"} ' in at_gps
-    assert 'fedstrata_loss{lps_id="lps-0"} ' in at_gps
-    assert 'fedstrata_round{tier="lps"} 2.0' in at_lps
-    assert 'fedstrata_round_duration_seconds_count{tier="lps"} 2.0' in at_lps
-    assert 'fedstrata_updates_total{outcome="accepted",tier="lps"} 4.0' in at_lps
 
 
 async def test_of_a_run_that_has_failed_nobody_is_waited_for_any_more(tmp_path: Path) -> None:

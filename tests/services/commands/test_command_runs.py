@@ -1,41 +1,48 @@
-"""Runs by `fedstrata run`: the same by one device process and three, with TLS and without; all count the same bytes.
-
-The tests share two runs, which each worker of pytest makes for a file. So they stand in one file.
-"""
+"""A run by `fedstrata run` in several processes: it is the run in one process, and all count the same bytes."""
 
 import json
 from collections import Counter
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.programs import LINKS, Counts, FinishedRun, Program, events, total_bytes
-from tests.support.tiers import SMALL, outcome
+from emulator.results.record import RunRecord
+from tests.support.programs import LINKS, Counts, Program, events, total_bytes
+from tests.support.tiers import outcome, run_in_process, small
+
+EXPERIMENT = small("training.optimiser.state=kept", "training.lps_optimiser={name: momentum}")
+PROCESSES = {"gps", "lps-0", "lps-1", "devices-0-2", "devices-3-4"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What `fedstrata run` left: its folder, and the lines it printed."""
+
+    folder: Path
+    exit_code: int
+    printed: list[dict[str, Any]]
+
+
+def run_by_command(folder: Path, *words: str) -> FinishedRun:
+    """A run with two device processes, whose record is in `folder`."""
+    file = folder.with_suffix(".yaml")
+    file.write_text(EXPERIMENT.to_yaml())
+    words = ("run", str(file), "--out", str(folder), "--json", "--device-processes", "2", *words)
+    with Program("emulator", *words, log=folder.with_suffix(".log")) as program:
+        return FinishedRun(folder=folder, printed=list(program.lines()), exit_code=program.end())
 
 
 @pytest.fixture(scope="module")
-def cli_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, FinishedRun]:
-    """Runs of the small experiment by `fedstrata run`, by the number of device processes."""
-    folder = tmp_path_factory.mktemp("cli_runs")
-    (folder / "small.yaml").write_text(SMALL)
-    started = {}
-    with ExitStack() as programs:
-        for processes in (1, 3):
-            words = ("run", str(folder / "small.yaml"), "--out", str(folder / f"by-{processes}"), "--json")
-            program = Program("emulator", *words, "--device-processes", str(processes), log=folder / f"{processes}.log")
-            started[processes] = programs.enter_context(program)
-        return {
-            processes: FinishedRun(
-                folder=folder / f"by-{processes}", printed=list(program.lines()), exit_code=program.end()
-            )
-            for processes, program in started.items()
-        }
+def finished(folder: Path) -> FinishedRun:
+    return run_by_command(folder / "by-command")
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one device process", "three device processes"])
-def finished(request: pytest.FixtureRequest, cli_runs: dict[int, FinishedRun]) -> FinishedRun:
-    return cli_runs[request.param]
+@pytest.fixture(scope="module")
+def in_process(folder: Path) -> RunRecord:
+    """The run whose devices are all of one process, the test's."""
+    return run_in_process(EXPERIMENT, folder / "in-process")
 
 
 def counted_by_all(run: FinishedRun) -> Counts:
@@ -72,26 +79,27 @@ def test_the_last_status_and_the_record_say_the_same_bytes(finished: FinishedRun
     assert last["bytes"] == summary["summary"]["bytes"]
 
 
-def test_one_and_three_device_processes_give_the_same_clusters_relevance_and_models(
-    cli_runs: dict[int, FinishedRun],
+def test_devices_of_two_processes_and_of_one_give_the_same_clusters_relevance_and_models(
+    finished: FinishedRun, in_process: RunRecord
 ) -> None:
-    assert [run.exit_code for run in cli_runs.values()] == [0, 0]
-    assert len(list((cli_runs[1].folder / "logs").glob("devices-*"))) == 1
-    assert len(list((cli_runs[3].folder / "logs").glob("devices-*"))) == 3
-    assert outcome(cli_runs[1].folder) == outcome(cli_runs[3].folder)
-    for model in sorted((cli_runs[1].folder / "models").iterdir()):
-        assert model.read_bytes() == (cli_runs[3].folder / "models" / model.name).read_bytes()
+    assert finished.exit_code == 0
+    assert {log.stem for log in (finished.folder / "logs").iterdir()} == PROCESSES
+    assert outcome(finished.folder) == outcome(in_process.folder)
+    for model in sorted((in_process.folder / "models").iterdir()):
+        assert model.read_bytes() == (finished.folder / "models" / model.name).read_bytes()
+
+
+def test_what_the_processes_of_a_run_keep_is_their_users_alone(finished: FinishedRun) -> None:
+    state = finished.folder / "state"
+    kept = [*state.rglob("*")]
+    assert {path.name for path in kept} >= {"journal.sqlite", ".lock", "final.pb", "born", "summary.json"}
+    assert [path for path in (state, *kept) if path.stat().st_mode & 0o077] == []
 
 
 @pytest.mark.runs
-def test_fedstrata_run_speaks_tls_and_is_the_same_in_the_clear(
-    cli_runs: dict[int, FinishedRun], tmp_path: Path
-) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    words = ("run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "clear"), "--no-tls", "--quiet")
-    with Program("emulator", *words, "--device-processes", "1", log=tmp_path / "log") as program:
-        assert program.end() == 0, program.log_path.read_text()
-    assert outcome(cli_runs[1].folder) == outcome(tmp_path / "clear")
-    issued = {path.name for path in (cli_runs[1].folder / "state" / "tls").iterdir() if path.is_dir()}
-    assert issued == {"authority", "gps", "lps-0", "lps-1", "devices-0-4", "operator"}
-    assert not (tmp_path / "clear" / "state" / "tls").exists()
+def test_fedstrata_run_speaks_tls_and_is_the_same_in_the_clear(finished: FinishedRun, tmp_path: Path) -> None:
+    clear = run_by_command(tmp_path / "clear", "--no-tls", "--device-processes", "1")
+    assert outcome(finished.folder) == outcome(clear.folder)
+    issued = {path.name for path in (finished.folder / "state" / "tls").iterdir() if path.is_dir()}
+    assert issued == {"authority", "operator", *PROCESSES}
+    assert not (clear.folder / "state" / "tls").exists()

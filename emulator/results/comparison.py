@@ -40,24 +40,31 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Hold the mean and the sample standard deviation of `count` values. Both are None without values. With a single
-    value, the deviation is None.
+    """Hold the mean and the sample standard deviation of `count` values, which are known of `of`. Both are None without
+    values. With a single value, the deviation is None.
     """
 
     mean: float | None
     deviation: float | None
     count: int
+    of: int
 
     @classmethod
     def over(cls, values: Sequence[float | None]) -> "Spread":
         """Return the spread of the values that are not None."""
         known = [value for value in values if value is not None]
         mean = fmean(known) if known else None
-        return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
+        deviation = stdev(known) if len(known) > 1 else None
+        return cls(mean=mean, deviation=deviation, count=len(known), of=len(values))
 
     def said(self, form: Form) -> str:
-        """Return mean and deviation as text without a unit, such as 91.0 ± 1.2."""
-        return NO_VALUE if self.mean is None else form.said(self.mean, self.deviation)
+        """Return mean and deviation as text without a unit, such as 91.0 ± 1.2. If some values are not known, the text
+        says how many are: 91.0 (1 of 2).
+        """
+        if self.mean is None:
+            return NO_VALUE
+        part = f" ({self.count} of {self.of})" if self.count < self.of else ""
+        return form.said(self.mean, self.deviation) + part
 
 
 @dataclass(frozen=True, kw_only=True)

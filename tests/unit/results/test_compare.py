@@ -46,11 +46,12 @@ def test_mean_and_sample_deviation_over_seeds() -> None:
     assert spread.mean == pytest.approx(0.9)
     assert spread.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / (3 − 1))
     assert spread.count == 3
-    assert spread.said(Form(factor=100, digits=1)) == "90.0 ± 10.0"
+    assert spread.said(Form(factor=100, digits=1)) == "90.0 ± 10.0 (3 of 4)"
+    assert Spread.over([0.8, 0.9, 1.0]).said(Form(factor=100, digits=1)) == "90.0 ± 10.0"
 
 
 def test_one_seed_has_a_mean_and_no_deviation() -> None:
-    assert Spread.over([0.8]) == Spread(mean=0.8, deviation=None, count=1)
+    assert Spread.over([0.8]) == Spread(mean=0.8, deviation=None, count=1, of=1)
     assert Spread.over([None]).said(Form()) == "–"
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +28,6 @@ LINKS = ("device-lps", "lps-gps")
 
 def small(*overrides: str, seed: int | None = None) -> Experiment:
     return parse_experiment(SMALL, overrides=overrides, seed=seed)
-
-
-def option(experiment: Experiment, name: str) -> Any:
-    """What the method's own options say."""
-    return getattr(experiment.method, name)
 
 
 def refusal(*overrides: str) -> str:
@@ -144,20 +138,15 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
             "model.name=rnn",
             "no model is called 'rnn'; did you mean cnn? choose mlp, cnn, lenet5, convnet, dropout_cnn, resnet18",
         ),
+        ("model.name='own:'", "no model is called 'own:'"),
         ("model.channels=[8]", "model: mlp has no keys channels and activation; remove them, or choose convnet"),
         ("model={name: convnet, channels: []}", "model.channels: List should have at least 1 item"),
         ("model={name: convnet, activation: tanh}", "model.activation: must be 'relu' or 'softmax'"),
         ("model.hidden=[0]", "model.hidden.0: "),
-        ("method.name=dbscan", "no method is called 'dbscan'; choose one_shot, random, oracle, fedavg, "),
-        ("method.features=pca", "no feature map is called 'pca'"),
-        ("method.features=own:phi", "method: features own:phi needs feature_dim, the number of features per example"),
         (
             "method.feature_dim=9",
             "method: features raw has as many features as an example has values; remove feature_dim",
         ),
-        ("method.clusters=4", "method.clusters is 4, more than the 3 devices"),
-        ("method.clusters=0", "method.clusters: must be 'auto' or at least 1, not 0"),
-        ("method.eigenvectors=0", "method.eigenvectors: "),
         ("partition.minority_ratio=0.5", "partition.minority_ratio: must be below 0.5, not 0.5"),
         ("partition.tasks.1.name=even", "each task needs a different name"),
         ("partition.tasks.1.labels=[2]", "a label is listed in two tasks"),
@@ -186,10 +175,6 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
             "training.optimiser={name: adamw, amsgrad: true}",
             "training.optimiser.amsgrad: unknown key; name adamw has the keys schedule, clip_norm, state, "
             "name, learning_rate, betas, epsilon and weight_decay; fedstrata",
-        ),
-        (
-            "training.optimiser={name: adamw, momentum: 0.9}",
-            "training.optimiser.momentum: not a key of name adamw; name adamw has the keys schedule, ",
         ),
         (
             "training.lps_optimiser.name=sgd",
@@ -240,36 +225,12 @@ def test_participation_is_a_number_of_devices_or_a_share_as_it_is_written(said: 
         assert (found, type(found)) == (read, type(read))
 
 
-def test_oracle_and_unnumbered_random_clusters_need_tasks() -> None:
-    iid = "partition={kind: iid, devices: 3, examples_per_device: 10}"
-    assert "method oracle needs a partition with known true clusters" in refusal(iid, "method=oracle")
-    assert "method random needs a number in method.clusters" in refusal(iid, "method=random")
-    assert option(small(iid, "method=random", "method.clusters=2"), "clusters") == 2
-
-
 def test_a_folder_of_data_and_a_local_partition_go_together() -> None:
     local = "partition={kind: local, names: [board-a, board-b]}"
     folder = "data={name: folder, input_shape: [4], num_classes: 2}"
     assert "partition.kind local needs data.name folder" in refusal(local)
     assert small(folder).device_count == small(local, folder).device_count + 1
     assert small(local, folder).device_ids() == ["board-a", "board-b"]
-
-
-def test_a_method_may_be_given_by_its_name_alone() -> None:
-    assert small("method=oracle").method.name == "oracle"
-    assert option(small("method=random", "method.clusters=2"), "clusters") == 2
-
-
-def test_own_code_is_named_as_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "package_own.py").write_text(
-        "from fedstrata.methods.one_shot import OneShot\n\n\nclass Own(OneShot):\n    pass\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    experiment = small(
-        "method=package_own:Own", "method.features=own:phi", "method.feature_dim=9", "model.name=own:model"
-    )
-    assert experiment.method.name == "package_own:Own"
-    assert "no model is called 'own:'" in refusal("model.name='own:'")
 
 
 @pytest.mark.parametrize(

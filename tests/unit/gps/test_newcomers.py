@@ -23,7 +23,7 @@ from fedstrata.methods.registry import method_class
 from gps.journal.answers import BEFORE
 from gps.plans.bundles import placed
 from tests.support.gps_parts import IDS, GpsParts
-from tests.unit.methods.test_grouping_methods import candidates, made
+from tests.support.methods import candidates, made
 
 TEXT = """
 name: ten

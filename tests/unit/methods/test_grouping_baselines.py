@@ -10,23 +10,13 @@ from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 
 from fedstrata.errors import ExperimentError, PayloadError
-from fedstrata.methods import Answers, Candidate, Facts, Method, Moment, Plan, Reach
+from fedstrata.methods import Answers, Candidate, Moment, Plan, Reach
 from fedstrata.methods.oracle import Oracle
 from fedstrata.methods.pacfl import SUBSPACE, Pacfl, affinity, angle_between, leading_vectors
 from fedstrata.methods.random_clusters import RandomClusters
-from tests.support.methods import method_with
+from tests.support.methods import candidates, made
 
 HALF = 2**-0.5
-
-
-def candidates(count: int, tasks: str = "") -> list[Candidate]:
-    """Devices 0, 1, …; `tasks` gives the true task of each as a letter."""
-    return [Candidate(device_index=index, true_task=tasks[index] if tasks else None) for index in range(count)]
-
-
-def made(kind: type[Method], devices: int = 10, groups: int | None = None, seed: int = 0, **options: Any) -> Method:
-    facts = Facts(device_count=devices, seed=seed, true_groups=groups, input_shape=(4,), num_classes=2)
-    return method_with(kind, {"name": "tried", **options}, facts)
 
 
 # --- random and oracle --------------------------------------------------------------------------------------

@@ -8,21 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError, RunStoppedError
-from fedstrata.methods import Answers, Arrays, Candidate, Facts, Method, Moment, Plan
-from fedstrata.methods.clusters import closest, clusters_in_dendrogram, merge_heights
+from fedstrata.methods import Answers, Arrays, Candidate, Moment, Plan
+from fedstrata.methods.clusters import clusters_in_dendrogram, merge_heights
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
-from tests.support.methods import method_with
+from tests.support.methods import candidates, made
 
 Matrix = NDArray[np.float64]
 HALF = 2**-0.5
-
-
-def candidates(count: int, tasks: str = "") -> list[Candidate]:
-    """Devices 0, 1, …; `tasks` gives the true task of each as a letter."""
-    return [
-        Candidate(device_index=index, num_examples=10, true_task=tasks[index] if tasks else None)
-        for index in range(count)
-    ]
 
 
 def blocks(*sizes: int, within: float = 0.9, across: float = 0.2) -> Matrix:
@@ -31,11 +23,6 @@ def blocks(*sizes: int, within: float = 0.9, across: float = 0.2) -> Matrix:
     matrix = np.where(owner[:, None] == owner[None, :], within, across)
     np.fill_diagonal(matrix, 1.0)
     return matrix
-
-
-def made(kind: type[Method], devices: int = 10, groups: int | None = None, seed: int = 0, **options: Any) -> Method:
-    facts = Facts(device_count=devices, seed=seed, true_groups=groups, input_shape=(4,), num_classes=2)
-    return method_with(kind, {"name": "tried", **options}, facts)
 
 
 def rows(matrix: Matrix, indexes: Sequence[int] | None = None) -> Mapping[int, Arrays]:
@@ -157,25 +144,6 @@ def test_a_row_is_what_was_heard() -> None:
 # --- many and late devices ----------------------------------------------------------------------------------
 
 
-def test_above_a_number_of_devices_the_others_join_the_landmarks_that_they_are_most_relevant_to() -> None:
-    method = made(OneShot, exact_up_to=4, landmarks=3, clusters=2)
-    landmarks = list(method.relays())
-    assert len(landmarks) == 3
-    task = {index: index % 2 for index in range(10)}
-    assert {task[index] for index in landmarks} == {0, 1}
-    told = {
-        index: {
-            "devices": np.array([other for other in landmarks if other != index], np.int64),
-            "values": np.array([0.9 if task[other] == task[index] else 0.1 for other in landmarks if other != index]),
-        }
-        for index in range(10)
-    }
-    plan = method.plan(Moment.BEFORE, Answers(candidates(10), {RELEVANCE: told}), None)
-    assert plan.clusters == ((0, 2, 4, 6, 8), (1, 3, 5, 7, 9))
-    assert plan.related == tuple(landmarks)
-    assert plan.rule == "2 as given; among 3 landmarks, 7 devices placed by relevance"
-
-
 def test_without_any_landmark_there_is_nothing_to_cluster() -> None:
     method = made(OneShot, exact_up_to=4, landmarks=2)
     absent = [device for device in candidates(10) if device.device_index not in method.relays()]
@@ -195,20 +163,11 @@ def late_row(values: Mapping[int, float]) -> Arrays:
     return {"devices": np.array(list(values), np.int64), "values": np.array(list(values.values()))}
 
 
-def test_a_late_device_goes_to_the_cluster_that_it_is_most_relevant_to_on_average() -> None:
-    assert closest({0: 0.2, 4: 0.9, 7: 0.4}, [(0,), (4,), (7,)]) == 1
-    assert closest({0: 0.2, 4: 0.9, 7: 0.6}, [(0, 4), (7,)]) == 1  # 0.55 and 0.6
-
-
 def test_a_late_device_is_related_to_the_sponsors_alone() -> None:
     plan = one_shot(blocks(3, 2), clusters=2)
     late = {9: late_row({0: 0.1, 3: 0.4})}  # of the first three 0, of the others 3
     answers = Answers(candidates(5), {RELEVANCE: late})
     assert made(OneShot, clusters=2).place(Candidate(device_index=9), answers, plan) == 1
-
-
-def test_among_equally_relevant_clusters_the_first_takes_the_late_device() -> None:
-    assert closest({0: 0.5, 1: 0.5}, [(1,), (0,)]) == 0
 
 
 # --- the number of clusters, read off the dendrogram --------------------------------------------------------

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,6 +40,20 @@ class Broken(Method):
         raise KeyError("width")
 
 
+class NoMethod:
+    pass
+
+
+class OtherOptions(Method):
+    class Options:
+        pass
+
+
+class Keyed(Method):
+    def __init_subclass__(cls, key):
+        pass
+
+
 number = 3
 
 
@@ -49,6 +64,12 @@ def function():
 
 def small(*overrides: str) -> Experiment:
     return parse_experiment(SMALL, overrides=("training.lps_rounds_per_global_round=1", *overrides))
+
+
+IID = """
+name: plain
+partition: {kind: iid, devices: 4, examples_per_device: 20}
+training: {lps_rounds_per_global_round: 1}"""
 
 
 def refusal(*overrides: str) -> str:
@@ -76,6 +97,9 @@ def test_every_method_goes_by_its_name_alone(name: str) -> None:
     method = make_method(experiment)
     assert type(method) is method_class(name)
     assert method.options is experiment.method
+    assert type(method.options) is type(method).Options
+    asked = [question.name for question in method.questions()]
+    assert len(set(asked)) == len(asked)
     assert (method.facts.device_count, method.facts.true_groups) == (3, 2)
     assert (method.facts.input_shape, method.facts.num_classes) == ((1, 8, 8), 10)
 
@@ -122,27 +146,64 @@ def test_a_key_that_a_method_has_not_is_refused_with_those_that_it_has(name: str
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("section", "message"),
     [
-        (["method=fedavg", "method.mu=0.1"], "method.mu: method fedavg has no such option; its options are: none"),
-        (["method=fedprox", "method.mu=-1"], "method.mu: must be at least 0, not -1"),
-        (["method=fedprox", "method.mu=.inf"], "method.mu: must be a finite number, not inf"),
-        (["method=ifca", "method.clusters=auto"], "method.clusters: must be an integer"),
-        (["method=ifca", "method.clusters=4"], "method.clusters is 4, more than the 3 devices"),
+        ({"name": "fedprox", "mu": -1}, "method.mu: must be at least 0, not -1"),
+        ({"name": "fedprox", "mu": float("inf")}, "method.mu: must be a finite number, not inf"),
+        ({"name": "fedprox", "mu": "much"}, "method.mu: must be a number"),
+        ({"name": "ditto", "pull": -0.1}, "method.pull: must be at least 0, not -0.1"),
+        ({"name": "ditto", "personal_epochs": 0}, "method.personal_epochs: must be at least 1"),
         (
-            ["method=pacfl", "method.angle=widest"],
+            {"name": "one_shot", "clusters": 0},
+            "method.clusters: must be 'auto' or at least 1, not 0",
+        ),
+        ({"name": "one_shot", "clusters": "few"}, "method.clusters: must be 'auto' or an integer"),
+        ({"name": "one_shot", "eigenvectors": 0}, "method.eigenvectors: must be at least 1"),
+        ({"name": "one_shot", "features": "phi"}, "method.features: no feature map is called 'phi'; choose raw"),
+        ({"name": "one_shot", "features": "a:b"}, "method: features a:b needs feature_dim"),
+        (
+            {"name": "pacfl", "angle": "widest"},
             "method.angle: must be 'principal', 'smallest' or 'sum', not 'widest'",
         ),
-        (
-            ["method=pacfl", "method.angle=sum"],
-            "method.angle sum compares vectors place by place, not label by label; set method.by_label",
-        ),
-        (["method=cfl", "method.mean_ratio=0"], "method.mean_ratio: must be above 0, not 0"),
-        (["method.clusters=none"], "method.clusters: must be 'auto' or an integer"),
+        ({"name": "pacfl", "vectors": 0}, "method.vectors: must be at least 1"),
+        ({"name": "ifca", "clusters": "auto"}, "method.clusters: must be an integer"),
+        ({"name": "feddyn", "alpha": 0}, "method.alpha: must be above 0, not 0"),
+        ({"name": "cfl", "mean_ratio": 0}, "method.mean_ratio: must be above 0"),
+        ({"name": "cfl", "mean_ratio": 1.5}, "method.mean_ratio: must be at most 1"),
+        ({"name": "cfl", "sketch": 8}, "method.sketch: must be at least 16"),
+        ({"name": "cfl", "linkage": "average"}, "method.linkage: must be 'complete' or 'single'"),
     ],
 )
-def test_a_wrong_option_is_told_with_its_key_and_what_is_allowed(overrides: list[str], message: str) -> None:
-    assert message in refusal(*overrides)
+def test_an_option_that_cannot_be_is_refused_in_one_line(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as raised:
+        method_settings(section)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{name: one_shot, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
+        ("{name: one_shot, clusters: 4, exact_up_to: 3, landmarks: 3}", "more than method.landmarks, 3"),
+        ("{name: pacfl, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
+        ("{name: ifca, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
+        (
+            "{name: pacfl, angle: sum}",
+            "method.angle sum compares vectors place by place, not label by label; set method.by_label: false",
+        ),
+        (
+            "{name: random}",
+            "method random needs a number in method.clusters, because the partition has no true clusters",
+        ),
+        ("{name: oracle}", "method oracle needs a partition with known true clusters"),
+    ],
+)
+def test_options_that_do_not_go_with_the_experiment_are_refused_in_one_line(section: str, message: str) -> None:
+    with pytest.raises(ExperimentError) as raised:
+        parse_experiment(f"{IID}\nmethod: {section}")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +247,9 @@ def test_own_code_has_options_of_its_own_which_are_closed_and_in_the_digest(own:
         ("Missing", "it does not exist"),
         ("number", "it is a int, not a function"),
         ("function", "must be a subclass of fedstrata.methods.Method, not <function"),
+        ("NoMethod", "must be a subclass of fedstrata.methods.Method, not <class 'own_methods.NoMethod'>"),
+        ("OtherOptions", "Options must be a subclass of fedstrata.methods.MethodSettings"),
+        ("Keyed", "method own_methods:Keyed failed with TypeError: "),
         ("Broken", "method own_methods:Broken failed in check: KeyError: 'width'"),
     ],
 )
@@ -193,6 +257,7 @@ def test_own_code_that_is_no_method_is_refused_by_name(own: str, name: str, reas
     with pytest.raises(PluginError) as raised:
         small(f"method={own}:{name}")
     assert reason in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_fault_of_a_known_method_is_not_taken_for_own_code(monkeypatch: pytest.MonkeyPatch) -> None:

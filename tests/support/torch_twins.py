@@ -12,12 +12,19 @@ def tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
 
 
-def assert_same_outputs(model: Model, module: nn.Module, info: DatasetInfo, *, rtol: float, atol: float) -> None:
-    """`module` has its parameters in the order of the model's layout."""
-    flat = model.initial(5)
+def with_weights(module: nn.Module, model: Model, flat: Flat) -> nn.Module:
+    """Give a module these weights. It has its parameters in the order of the model's layout."""
     with torch.no_grad():
         for parameter, view in zip(module.parameters(), model.layout.views(flat).values(), strict=True):
             parameter.copy_(torch.tensor(view))
+    return module
+
+
+def assert_same_outputs(model: Model, module: nn.Module, info: DatasetInfo, *, rtol: float, atol: float) -> None:
+    """The model computes what the module does with the same weights."""
+    flat = model.initial(5)
+    with_weights(module, model, flat)
+    with torch.no_grad():
         inputs = torch.rand(4, *info.input_shape, generator=torch.Generator().manual_seed(2))
         expected = module(inputs)
         found = model.outputs(tensors(model.layout, flat), inputs)

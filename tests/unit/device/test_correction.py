@@ -19,6 +19,7 @@ from fedstrata.errors import PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
 from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, job
+from tests.support.training_jobs import descend as descend_plainly
 
 limit_threads()
 Tensor = torch.Tensor
@@ -132,7 +133,7 @@ def test_layers_too_large_for_one_part_have_the_same_bits() -> None:
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("is_stacked", [True, False])
 def test_fedprox_is_torchs_sgd_with_the_proximal_term_in_the_loss(optimiser: str, is_stacked: bool) -> None:
-    training = TrainingSettings(local_epochs=3, batch_size=8, optimiser=OPTIMISERS[optimiser])
+    training = TrainingSettings(local_epochs=3, batch_size=16, optimiser=OPTIMISERS[optimiser])
     local = job(37, 2, training, correct=Pulled(0.3), beside=(vector(1),))
     result = Stacked().train([local, job(40, 1, training, correct=Pulled(0.3), beside=(vector(2),))])[0]
     result = result if is_stacked else train(local)
@@ -152,13 +153,12 @@ def proximal_loop(local: TrainingJob, mu: float) -> np.ndarray:
     optimiser = torch.optim.SGD(parameters, lr=sgd.learning_rate, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
     rng = np.random.default_rng([local.seed, local.device_index, local.lps_round])
     inputs, labels = torch.tensor(local.examples.inputs), torch.tensor(local.examples.labels)
-    for _ in range(local.training.local_epochs or 0):
-        for batch in torch.tensor(rng.permutation(len(labels))).split(local.training.batch_size):
-            optimiser.zero_grad()
-            distance = nn.utils.parameters_to_vector(parameters) - pull_to
-            loss = nn.functional.cross_entropy(module(inputs[batch]), labels[batch]) + mu / 2 * distance.square().sum()
-            loss.backward()
-            optimiser.step()
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        distance = nn.utils.parameters_to_vector(parameters) - pull_to
+        return nn.functional.cross_entropy(module(inputs[batch]), labels[batch]) + mu / 2 * distance.square().sum()
+
+    descend_plainly(optimiser, rng, loss, count=len(labels), epochs=3)
     return nn.utils.parameters_to_vector(parameters).detach().numpy()
 
 

@@ -1,6 +1,7 @@
 """Optimisers of local training: torch's own to the bit, their state from round to round, clipping and schedules."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,14 @@ from torch.nn.functional import cross_entropy
 from device.optimisers import learning_rate
 from device.stacked.training import Stacked
 from device.training import LocalResult, OneByOne, TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model
-from fedstrata.tasks import CLASSIFICATION
+from tests.support.torch_twins import with_weights
+from tests.support.training_jobs import DEVICE, DIGITS, SEED, descend, examples, job_with, trained_weights
 
-DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
-MODEL = build_model(ModelSettings(name="mlp"), DIGITS)
+MODEL, DATA = build_model(ModelSettings(name="mlp"), DIGITS), examples()
 Options = Mapping[str, Any]
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 TORCHS: dict[str, tuple[Options, Make]] = {
@@ -54,45 +54,26 @@ def one_thread() -> None:
     limit_threads()
 
 
-def examples() -> Examples:
-    rng = np.random.default_rng(0)
-    return Examples(inputs=rng.random((50, 1, 8, 8), np.float32), labels=rng.integers(0, 10, 50))
-
-
-def job(options: Options, lps_round: int = 0, before: LocalResult | None = None, **changes: Any) -> TrainingJob:
+def job(options: Options, lps_round: int = 0, before: LocalResult | None = None) -> TrainingJob:
     """Two epochs of four batches, from the initial weights or after an earlier training."""
-    training = {"local_epochs": 2, "batch_size": 16, "optimiser": options, **changes}
-    return TrainingJob(
-        task=CLASSIFICATION,
-        model=MODEL,
-        start=MODEL.initial(3) if before is None else before.weights,
-        examples=examples(),
-        training=TrainingSettings.model_validate(training),
-        seed=5,
-        device_index=2,
-        lps_round=lps_round,
-        global_round=0,
-        optimiser_state={} if before is None else before.optimiser_state,
-    )
+    found = job_with(MODEL, {"local_epochs": 2, "optimiser": options}, lps_round=lps_round)
+    return found if before is None else replace(found, start=before.weights, optimiser_state=before.optimiser_state)
 
 
 def plainly(make: Make, rounds: int = 1, most: float | None = None) -> np.ndarray:
     """The same by torch's class, which goes on through all rounds."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    views = MODEL.layout.views(MODEL.initial(3)).values()
-    for leaf, view in zip(module.parameters(), views, strict=True):
-        leaf.data = torch.tensor(view)
-    optimiser, data = make(list(module.parameters())), examples()
+    with_weights(module, MODEL, MODEL.initial(3))
+    optimiser, inputs, labels = make(list(module.parameters())), *map(torch.tensor, (DATA.inputs, DATA.labels))
+
+    def clip() -> None:
+        if most is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), most, foreach=False)
+
     for lps_round in range(rounds):
-        orders = np.random.default_rng([5, 2, lps_round])
-        for order in (orders.permutation(50) for _ in range(2)):
-            for batch in (order[start : start + 16] for start in range(0, 50, 16)):
-                optimiser.zero_grad()
-                cross_entropy(module(torch.tensor(data.inputs[batch])), torch.tensor(data.labels[batch])).backward()
-                if most is not None:
-                    nn.utils.clip_grad_norm_(module.parameters(), most, foreach=False)
-                optimiser.step()
-    return torch.cat([leaf.detach().reshape(-1) for leaf in module.parameters()]).numpy()
+        rng = np.random.default_rng([SEED, DEVICE, lps_round])
+        descend(optimiser, rng, lambda batch: cross_entropy(module(inputs[batch]), labels[batch]), before_step=clip)
+    return trained_weights(module)
 
 
 @pytest.mark.parametrize("name", TORCHS)

@@ -15,7 +15,7 @@ from fedstrata.models import from_module
 from tests.support.device_work import Devices
 from tests.support.normed import Normed
 from tests.support.tiers import small
-from tests.unit.device.test_training import job
+from tests.support.training_jobs import job
 
 KEPT = {"learning_rate": 0.1, "momentum": 0.5, "state": "kept"}
 

@@ -15,49 +15,24 @@ import torch
 from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
-from device.optimisers import learning_rate
 from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples
+from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
-from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.experiment import ModelSettings
 from fedstrata.methods import Pull
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.tasks import CLASSIFICATION
 from tests.support.normed import Normed
+from tests.support.torch_twins import with_weights
+from tests.support.training_jobs import DIGITS, descend, examples, job, orders, trained_weights
 
-DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 Tensors = Mapping[str, torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     limit_threads()
-
-
-def examples(count: int, info: DatasetInfo = DIGITS, seed: int = 0) -> Examples:
-    rng = np.random.default_rng(seed)
-    inputs = rng.random((count, *info.input_shape), dtype=np.float32)
-    return Examples(inputs=inputs, labels=rng.integers(0, info.num_classes, count))
-
-
-def training(**values: Any) -> TrainingSettings:
-    return TrainingSettings.model_validate({"batch_size": 16, **values})
-
-
-def job(name: str = "mlp", count: int = 70, **values: Any) -> TrainingJob:
-    model = build_model(ModelSettings(name=name), DIGITS)
-    return TrainingJob(
-        task=CLASSIFICATION,
-        model=model,
-        start=model.initial(3),
-        examples=examples(count),
-        training=training(**values),
-        seed=5,
-        device_index=2,
-        lps_round=7,
-        global_round=3,
-    )
 
 
 def mlp_module() -> nn.Module:
@@ -73,24 +48,16 @@ def cnn_module() -> nn.Module:
 
 def plain_loop(job: TrainingJob, module: nn.Module, *, rate: float, epochs: int) -> tuple[np.ndarray, float]:
     """The same training as a textbook loop: nn.Sequential, torch.optim.SGD, the same order of examples."""
-    with torch.no_grad():
-        for parameter, view in zip(module.parameters(), job.model.layout.views(job.start).values(), strict=True):
-            parameter.copy_(torch.tensor(view))
+    with_weights(module, job.model, job.start)
     sgd = job.training.optimiser
     optimiser = torch.optim.SGD(module.parameters(), lr=rate, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
-    rng = np.random.default_rng([job.seed, job.device_index, job.lps_round])
     inputs, labels = torch.tensor(job.examples.inputs), torch.tensor(job.examples.labels)
-    losses: list[float] = []
-    for _ in range(epochs):
-        order = torch.tensor(rng.permutation(len(job.examples)))
-        for batch in order.split(job.training.batch_size):
-            optimiser.zero_grad()
-            loss = nn.functional.nll_loss(nn.functional.log_softmax(module(inputs[batch]), 1), labels[batch])
-            loss.backward()
-            optimiser.step()
-            losses += [loss.item()] * len(batch)
-    flat = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
-    return flat.numpy(), float(np.mean(losses))
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        return nn.functional.nll_loss(nn.functional.log_softmax(module(inputs[batch]), 1), labels[batch])
+
+    mean = descend(optimiser, orders(), loss, count=len(labels), epochs=epochs)
+    return trained_weights(module), mean
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
@@ -119,22 +86,18 @@ def test_training_agrees_with_a_plain_torch_loop(name: str, optimiser: dict[str,
 def test_only_the_named_tensors_train_and_no_weight_decay_moves_the_others(settings: dict[str, Any]) -> None:
     head = ("fc2.weight", "fc2.bias")
     local = replace(job(local_epochs=2, optimiser={"learning_rate": 0.01, **settings}), only=head)
-    views, module = local.model.layout.views(local.start), mlp_module()
-    with torch.no_grad():
-        for parameter, view in zip(module.parameters(), views.values(), strict=True):
-            parameter.copy_(torch.tensor(view))
+    views, module = local.model.layout.views(local.start), with_weights(mlp_module(), local.model, local.start)
     leaves = list(module.parameters())[2:]
     by_name = {"adamw": lambda: torch.optim.AdamW(leaves, lr=0.01, weight_decay=0.01)}
     plain = by_name.get(settings.get("name", ""), lambda: torch.optim.SGD(leaves, lr=0.01, **settings))()
-    rng = np.random.default_rng([5, 2, 7])
-    for _ in range(2):
-        for batch in torch.tensor(rng.permutation(70)).split(16):
-            module.zero_grad()
-            output = module(torch.tensor(local.examples.inputs)[batch])
-            nn.functional.cross_entropy(output, torch.tensor(local.examples.labels)[batch]).backward()
-            if "clip_norm" in settings:
-                nn.utils.clip_grad_norm_(leaves, settings["clip_norm"])
-            plain.step()
+    inputs, labels = torch.tensor(local.examples.inputs), torch.tensor(local.examples.labels)
+    descend(
+        plain,
+        orders(),
+        lambda batch: nn.functional.cross_entropy(module(inputs[batch]), labels[batch]),
+        count=70,
+        before_step=lambda: nn.utils.clip_grad_norm_(leaves, settings.get("clip_norm", torch.inf)),
+    )
     found = local.model.layout.views(train(local).weights)
     assert Stacked().train([local, local])[1].weights.tobytes() == train(local).weights.tobytes()
     for name, parameter in zip(views, module.parameters(), strict=True):
@@ -170,11 +133,6 @@ def test_training_follows_the_schedule_of_global_rounds() -> None:
     local = job(optimiser={"learning_rate": 0.2, "schedule": {"decay": 0.5, "every": 2}})
     weights, _ = plain_loop(local, mlp_module(), rate=0.1, epochs=1)  # global round 3: 0.2 · 0.5^(3 // 2)
     np.testing.assert_allclose(train(local).weights, weights, rtol=0, atol=1e-6)
-
-
-def test_the_learning_rate_decays_every_so_many_global_rounds() -> None:
-    sgd = training(optimiser={"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
-    assert [learning_rate(sgd, round_) for round_ in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
 @pytest.mark.parametrize(("steps", "seen"), [(2, 32), (5, 70), (7, 70 + 32)])
@@ -288,10 +246,13 @@ def test_the_bits_do_not_depend_on_where_arrays_lie_in_memory(name: str) -> None
 def test_another_process_gives_the_same_bits_and_loads_nothing_of_torchs_compiler() -> None:
     """The compiler would cost each device process more than torch itself does."""
     code = (
-        "import sys\n"
-        "from tests.unit.device.test_training import job, sha256, limit_threads\n"
+        "import hashlib, sys\n"
+        "from device.training import limit_threads, train\n"
+        "from tests.support.training_jobs import job\n"
         "limit_threads()\n"
-        "print(sha256(job('mlp')), sha256(job('cnn', optimiser={'momentum': 0.9})), 'torch._inductor' in sys.modules)\n"
+        "for each in (job('mlp'), job('cnn', optimiser={'momentum': 0.9})):\n"
+        "    print(hashlib.sha256(train(each).weights.tobytes()).hexdigest())\n"
+        "print('torch._inductor' in sys.modules)\n"
     )
     folder = Path(__file__).parents[3]
     run = subprocess.run(
@@ -320,21 +281,14 @@ def test_targets_are_learnt_in_place_of_labels_beside_jobs_without(name: str) ->
     logits = np.random.default_rng(1).normal(size=(70, 10))
     soft = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)).astype(np.float32)
     taught, alone = Stacked().train([replace(plain, targets=soft), plain])
-    model = {"mlp": mlp_module, "cnn": cnn_module}[name]()
-    with torch.no_grad():
-        for parameter, view in zip(model.parameters(), plain.model.layout.views(plain.start).values(), strict=True):
-            parameter.copy_(torch.tensor(view))
-    descent, rng = torch.optim.SGD(model.parameters(), lr=0.05), np.random.default_rng([5, 2, 7])
-    for _ in range(2):
-        order = rng.permutation(70)
-        for start in range(0, 70, 16):
-            here = order[start : start + 16]
-            descent.zero_grad()
-            shares = model(torch.tensor(plain.examples.take(here).inputs)).log_softmax(1)
-            (-(torch.tensor(soft[here]) * shares).sum(1).mean()).backward()
-            descent.step()
-    expected = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
-    assert np.abs(taught.weights - expected).max() < 1e-5
+    module = with_weights({"mlp": mlp_module, "cnn": cnn_module}[name](), plain.model, plain.start)
+    inputs, targets = torch.tensor(plain.examples.inputs), torch.tensor(soft)
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        return -(targets[batch] * module(inputs[batch]).log_softmax(1)).sum(1).mean()
+
+    descend(torch.optim.SGD(module.parameters(), lr=0.05), orders(), loss, count=70)
+    assert np.abs(taught.weights - trained_weights(module)).max() < 1e-5
     (same,) = Stacked().train([plain])
     assert alone.weights.tobytes() == same.weights.tobytes() != taught.weights.tobytes()
 
@@ -352,13 +306,6 @@ def test_a_job_without_examples_is_refused() -> None:
 def test_weights_of_another_shape_end_the_process_of_the_code_that_gave_them() -> None:
     with pytest.raises(PluginError, match=r"shape \(3,\); expected .*\(2410,\)"):
         replace(job(), start=np.zeros(3, np.float32))
-
-
-def test_a_torch_module_trains_as_the_same_built_in_model() -> None:
-    local = job(local_epochs=2)
-    model = from_module(mlp_module, shared=["1"])
-    result = train(replace(local, model=model))
-    np.testing.assert_allclose(result.weights, train(local).weights, rtol=0, atol=1e-6)
 
 
 def identity_model() -> Model:

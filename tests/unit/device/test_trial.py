@@ -19,12 +19,7 @@ from fedstrata.experiment import Experiment, ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model, from_module
 from fedstrata.tasks import CLASSIFICATION, Classification, TaskSettings
-
-
-def examples(number: int = 50) -> Examples:
-    rng = np.random.default_rng(5)
-    return Examples(inputs=rng.random((number, 1, 8, 8), np.float32), labels=rng.integers(0, 10, number))
-
+from tests.support.training_jobs import examples
 
 DATASET = Dataset(train=examples(), test=examples(), num_classes=10)
 OWN = ModelSettings(name="own:net")

@@ -7,13 +7,13 @@ from torch import nn
 from torch.nn.functional import linear
 
 from device.training import TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.datasets import DatasetInfo
+from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model, build_model
 from fedstrata.models.dropout_cnn import dropped
-from fedstrata.tasks import CLASSIFICATION
+from tests.support.torch_twins import assert_same_outputs, tensors
+from tests.support.training_jobs import DEVICE, DIGITS, LPS_ROUND, SEED, job_with, orders
 
-DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 CIFAR = DatasetInfo(input_shape=(3, 32, 32), num_classes=10)
 
@@ -39,10 +39,6 @@ def module_of(info: DatasetInfo, padding: int, flattened: int) -> nn.Sequential:
     )
 
 
-def weights_of(model: Model) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(view) for name, view in model.layout.views(model.initial(5)).items()}
-
-
 def images(info: DatasetInfo, number: int = 4) -> torch.Tensor:
     return torch.rand(number, *info.input_shape, generator=torch.Generator().manual_seed(2))
 
@@ -55,14 +51,7 @@ def images(info: DatasetInfo, number: int = 4) -> torch.Tensor:
 def test_measuring_computes_what_torch_modules_compute_without_dropout(
     info: DatasetInfo, padding: int, flattened: int
 ) -> None:
-    model, module = network(info), module_of(info, padding, flattened).eval()
-    weights = weights_of(model)
-    with torch.no_grad():
-        for parameter, tensor in zip(module.parameters(), weights.values(), strict=True):
-            parameter.copy_(tensor)
-        expected = module(images(info))
-        torch.testing.assert_close(model.outputs(weights, images(info)), expected, rtol=0, atol=1e-6)
-    assert float(expected.abs().max()) > 0.01
+    assert_same_outputs(network(info), module_of(info, padding, flattened).eval(), info, rtol=0, atol=1e-6)
 
 
 def test_its_size_on_images_of_28_is_that_of_its_layers() -> None:
@@ -73,7 +62,7 @@ def test_its_size_on_images_of_28_is_that_of_its_layers() -> None:
 
 def test_training_drops_by_the_draws_of_the_generator_one_after_another() -> None:
     model = network(DIGITS)
-    weights = weights_of(model)
+    weights = tensors(model.layout, model.initial(5))
     found = model.outputs_in_training(np.random.default_rng(7))(weights, images(DIGITS))
     rng = np.random.default_rng(7)
     first = torch.tensor(rng.random((4, 256), np.float32) >= 0.25).float() / 0.75
@@ -101,18 +90,7 @@ def test_a_model_without_dropout_trains_what_it_measures() -> None:
 
 
 def job(model: Model, **changes: int) -> TrainingJob:
-    rng = np.random.default_rng(3)
-    examples = Examples(inputs=rng.random((20, 1, 8, 8), np.float32), labels=rng.integers(0, 10, 20))
-    place = {"seed": 1, "device_index": 2, "lps_round": 3, "global_round": 0, **changes}
-    start = model.initial(0)
-    return TrainingJob(
-        task=CLASSIFICATION,
-        model=model,
-        start=start,
-        examples=examples,
-        training=TrainingSettings(batch_size=20),
-        **place,
-    )
+    return job_with(model, {"batch_size": 20}, count=20, **changes)
 
 
 def test_the_same_job_gives_the_same_bits_and_another_device_other_masks() -> None:
@@ -128,9 +106,9 @@ def test_the_same_job_gives_the_same_bits_and_another_device_other_masks() -> No
 def test_the_loss_of_one_batch_is_that_of_the_addressed_masks() -> None:
     model = network(DIGITS)
     plan = job(model)
-    order = np.random.default_rng([1, 2, 3]).permutation(20)
-    rng = np.random.default_rng([1, 2, 3, 0x64726F70])
-    weights = {name: torch.tensor(view) for name, view in model.layout.views(model.initial(0)).items()}
+    order = orders().permutation(20)
+    rng = np.random.default_rng([SEED, DEVICE, LPS_ROUND, 0x64726F70])
+    weights = tensors(model.layout, plan.start)
     outputs = model.outputs_in_training(rng)(weights, torch.tensor(plan.examples.inputs[order]))
     expected = torch.nn.functional.cross_entropy(outputs, torch.tensor(plan.examples.labels[order]))
     assert train(plan).train_loss == pytest.approx(float(expected), abs=1e-5)

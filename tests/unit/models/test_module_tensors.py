@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from device.evaluation import evaluate
-from device.training import LocalResult, TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples
+from device.training import LocalResult, limit_threads, train
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.experiment import ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Facts, Pull, make_method
 from fedstrata.methods.fed_avg import FedAvg
@@ -24,10 +23,10 @@ from fedstrata.models import Model, build_model, from_module, torch_module
 from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import CLASSIFICATION
+from tests.support.training_jobs import DIGITS, SEED, descend, examples, job_with, orders
 
-SEED, DEVICE, LPS_ROUND = 7, 2, 3
-INFO = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 HERE = "tests.unit.models.test_module_tensors"
+TWO_EPOCHS = {"local_epochs": 2}  # of four batches of 16, the last of them smaller
 BODY = ("body.0", "body.1", "head")
 
 
@@ -82,29 +81,12 @@ def one_thread() -> None:
     limit_threads()
 
 
-def examples(number: int = 50) -> Examples:
-    rng = np.random.default_rng(5)
-    return Examples(inputs=rng.random((number, 1, 8, 8), np.float32), labels=rng.integers(0, 10, number))
-
-
 def settings(name: str = "Normed", **values: Any) -> ModelSettings:
     return ModelSettings.model_validate({"name": f"{HERE}:{name}", **values})
 
 
-def trained(model: Model, **changes: Any) -> LocalResult:
-    """Two epochs of four batches of 16, the last of them smaller."""
-    given = {
-        "model": model,
-        "start": model.initial(SEED),
-        "examples": examples(),
-        "training": TrainingSettings(local_epochs=2, batch_size=16),
-        "seed": SEED,
-        "device_index": DEVICE,
-        "lps_round": LPS_ROUND,
-        "global_round": 0,
-        "task": CLASSIFICATION,
-    }
-    return train(TrainingJob(**{**given, **changes}))  # type: ignore[arg-type]
+def trained(model: Model, *, length: Mapping[str, int] = TWO_EPOCHS, **changes: Any) -> LocalResult:
+    return train(job_with(model, length, **{"start": model.initial(SEED), **changes}))
 
 
 def plainly_trained(make: Callable[[], nn.Module], freeze: Callable[[Any], None] = lambda _: None) -> Any:
@@ -114,12 +96,8 @@ def plainly_trained(make: Callable[[], nn.Module], freeze: Callable[[Any], None]
     module.train()
     freeze(module)
     sgd = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], 0.05)
-    orders, data = np.random.default_rng([SEED, DEVICE, LPS_ROUND]), examples()
-    for order in (orders.permutation(50) for _ in range(2)):
-        for batch in (order[start : start + 16] for start in range(0, 50, 16)):
-            sgd.zero_grad()
-            cross_entropy(module(torch.tensor(data.inputs[batch])), torch.tensor(data.labels[batch])).backward()
-            sgd.step()
+    inputs, labels = torch.tensor(examples().inputs), torch.tensor(examples().labels)
+    descend(sgd, orders(), lambda batch: cross_entropy(module(inputs[batch]), labels[batch]))
     return module.eval()
 
 
@@ -131,7 +109,7 @@ def tensors(model: Model, result: LocalResult) -> Mapping[str, np.ndarray]:
 
 
 def test_statistics_are_the_last_tensors_and_have_no_gradient() -> None:
-    model = build_model(settings(), INFO)
+    model = build_model(settings(), DIGITS)
     assert model.layout.names == (
         *("body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias", "head.weight", "head.bias"),
         *("body.1.running_mean", "body.1.running_var"),
@@ -167,18 +145,18 @@ def test_counters_begin_each_training_anew_whoever_trained_before(make: Callable
 
 
 def test_a_pull_applies_to_weights_alone() -> None:
-    model = build_model(settings(), INFO)
+    model = build_model(settings(), DIGITS)
     far = model.initial(SEED) + np.float32(1)
-    held = trained(model, correct=Pull(1e4), beside=(far,), training=TrainingSettings(local_steps=1))
+    held = trained(model, correct=Pull(1e4), beside=(far,), length={"local_steps": 1})
     mean = tensors(model, held)["body.1.running_mean"]
-    free = tensors(model, trained(model, training=TrainingSettings(local_steps=1)))["body.1.running_mean"]
+    free = tensors(model, trained(model, length={"local_steps": 1}))["body.1.running_mean"]
     assert mean.tobytes() == free.tobytes()
     assert np.abs(tensors(model, held)["head.weight"]).min() > 100
 
 
 def test_a_batch_that_a_module_cannot_take_is_named_in_one_line() -> None:
     with pytest.raises(PluginError, match=r"the module fails on inputs of shape \(1, 1, 8, 8\) with ValueError: Exp"):
-        trained(build_model(settings(), INFO), examples=examples(17))
+        trained(build_model(settings(), DIGITS), examples=examples(17))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +175,7 @@ def test_statistics_travel_stay_or_are_no_tensors_of_the_model(buffers: str, tra
 
 
 def test_frozen_statistics_are_used_in_training_and_stay_as_they_were() -> None:
-    model = build_model(settings(buffers="freeze"), INFO).of_run(SEED)
+    model = build_model(settings(buffers="freeze"), DIGITS).of_run(SEED)
     module = plainly_trained(Normed, lambda module: module.body[1].eval())
     for name, value in tensors(model, trained(model)).items():
         assert value.tobytes() == module.state_dict()[name].numpy().tobytes(), name
@@ -207,7 +185,7 @@ def test_frozen_statistics_are_used_in_training_and_stay_as_they_were() -> None:
 
 
 def test_frozen_layers_neither_train_nor_travel() -> None:
-    model = build_model(settings("Adapted", freeze=["frozen", "norm"]), INFO).of_run(SEED)
+    model = build_model(settings("Adapted", freeze=["frozen", "norm"]), DIGITS).of_run(SEED)
     assert model.layout.names == ("adapter.weight", "adapter.bias")
     assert model.frozen == {"frozen.weight": (32, 64), "frozen.bias": (32,), "norm.weight": (32,), "norm.bias": (32,)}
 
@@ -228,10 +206,14 @@ def saved(path: Path, **changes: Any) -> Path:
     return path
 
 
+def from_file(path: Path, *frozen: str) -> dict[str, Any]:
+    """The settings of a model whose weights are in a file, and whose first layer and these are frozen."""
+    return {"freeze": ["frozen", *frozen], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
+
+
 def test_weights_of_a_file_are_those_of_the_frozen_layers(tmp_path: Path) -> None:
     path = saved(tmp_path / "backbone.safetensors")
-    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
-    model = build_model(settings("Adapted", **section), INFO).of_run(SEED)
+    model = build_model(settings("Adapted", **from_file(path, "norm")), DIGITS).of_run(SEED)
     torch.manual_seed(SEED)
     module = Adapted().eval()
     torch.manual_seed(1)
@@ -244,8 +226,7 @@ def test_weights_of_a_file_are_those_of_the_frozen_layers(tmp_path: Path) -> Non
 
 def test_weights_of_a_file_are_what_training_begins_with(tmp_path: Path) -> None:
     path = saved(tmp_path / "all.safetensors", **{"adapter.bias": torch.full((10,), 0.25)})
-    section = {"freeze": ["frozen"], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
-    model = build_model(settings("Adapted", **section), INFO)
+    model = build_model(settings("Adapted", **from_file(path)), DIGITS)
     assert model.layout.views(model.initial(SEED))["adapter.bias"].tolist() == [0.25] * 10
     assert model.of_run(SEED).initial(SEED).tobytes() == model.initial(SEED).tobytes()
 
@@ -253,8 +234,7 @@ def test_weights_of_a_file_are_what_training_begins_with(tmp_path: Path) -> None
 def test_servers_make_no_module_if_the_file_has_all_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {"adapter.weight": torch.rand(10, 32, dtype=torch.float64), "adapter.bias": torch.rand(10).half()}
     path = saved(tmp_path / "whole.safetensors", **whole)
-    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path, "model.weights")}
-    model = build_model(settings("Adapted", **section), INFO)
+    model = build_model(settings("Adapted", **from_file(path, "norm")), DIGITS)
     expected = model.of_run(SEED).initial(SEED)  # as a device makes it
     monkeypatch.setattr(torch_module, "_made", None)
     assert model.initial(SEED).tobytes() == expected.tobytes()
@@ -283,9 +263,7 @@ def test_weights_of_another_module_are_refused_in_one_line(
 ) -> None:
     path = saved(tmp_path / "w.safetensors", **changes)
     with pytest.raises(ExperimentError, match=message) as refused:
-        build_model(
-            settings("Adapted", freeze=["frozen"], weights=path, weights_sha256=sha256_of(path, "model.weights")), INFO
-        )
+        build_model(settings("Adapted", **from_file(path)), DIGITS)
     assert str(refused.value).startswith(f"model.weights: {path} ")
     assert "\n" not in str(refused.value)
 
@@ -293,13 +271,12 @@ def test_weights_of_another_module_are_refused_in_one_line(
 def test_a_file_that_is_no_safetensors_file_or_has_changed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     path.write_bytes(b"\xff" * 100)
-    section = {"freeze": ["frozen"], "weights": path}
     with pytest.raises(ExperimentError, match="is not a safetensors file; write it with"):
-        build_model(settings("Adapted", **section, weights_sha256=sha256_of(path, "model.weights")), INFO)
+        build_model(settings("Adapted", **from_file(path)), DIGITS)
     with pytest.raises(
         ExperimentError, match=r"the SHA-256 of .* begins with .*, and the run's file with 000000000000; put the run's"
     ):
-        build_model(settings("Adapted", **section, weights_sha256="0" * 64), INFO)
+        build_model(settings("Adapted", **{**from_file(path), "weights_sha256": "0" * 64}), DIGITS)
 
 
 def test_the_hash_of_the_weights_is_part_of_the_runs_id_and_their_place_is_not(tmp_path: Path) -> None:
@@ -322,10 +299,10 @@ def test_the_hash_of_the_weights_is_part_of_the_runs_id_and_their_place_is_not(t
 
 
 def test_a_class_is_made_with_the_options_and_shares_all_layers_but_the_last() -> None:
-    model = build_model(settings(options={"width": 5}), INFO)
+    model = build_model(settings(options={"width": 5}), DIGITS)
     assert model.layout.tensors[0].shape == (5, 64)
     assert model.shared == tuple(name for name in model.layout.names if not name.startswith("head"))
-    assert build_model(settings(shared=["head"]), INFO).shared == ("head.weight", "head.bias")
+    assert build_model(settings(shared=["head"]), DIGITS).shared == ("head.weight", "head.bias")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +319,7 @@ def test_a_class_is_made_with_the_options_and_shares_all_layers_but_the_last() -
 )
 def test_settings_that_a_module_does_not_take_are_refused_in_one_line(section: dict[str, Any], message: str) -> None:
     with pytest.raises((ExperimentError, PluginError), match=message) as refused:
-        build_model(ModelSettings.model_validate(section), INFO)
+        build_model(ModelSettings.model_validate(section), DIGITS)
     assert "\n" not in str(refused.value)
 
 
@@ -354,7 +331,7 @@ def test_a_built_in_model_takes_no_settings_of_modules() -> None:
 
 
 def test_a_method_knows_which_tensors_train() -> None:
-    facts = Facts(device_count=2, make_model=lambda: build_model(settings(), INFO))
+    facts = Facts(device_count=2, make_model=lambda: build_model(settings(), DIGITS))
     assert facts.trainable.size == facts.layout.size - 32
     assert FedAvg(FedAvg.Options(name="fedavg"), facts).channels(facts.model)[0].tensors == facts.layout
 

@@ -6,19 +6,25 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
 from device.evaluation import BATCH_EXAMPLES, evaluate, outputs
 from device.training import DROPOUT, TrainingJob, limit_threads, train
-from fedstrata.datasets import Examples
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model, from_module
 from fedstrata.tasks import CLASSIFICATION
+from tests.support.training_jobs import (
+    DEVICE,
+    LPS_ROUND,
+    SEED,
+    descend,
+    examples,
+    job_with,
+    orders,
+    trained_weights,
+)
 
-SEED, DEVICE, LPS_ROUND = 7, 2, 3
 RATE, MOMENTUM = 0.2, 0.5
 
 
@@ -94,26 +100,10 @@ def one_thread() -> None:
     limit_threads()
 
 
-def examples(number: int = 50) -> Examples:
-    rng = np.random.default_rng(5)
-    return Examples(inputs=rng.random((number, 1, 8, 8), np.float32), labels=rng.integers(0, 10, number))
-
-
 def job(model: Model, **changes: object) -> TrainingJob:
     """Two epochs of four batches, the last of them smaller."""
-    optimiser = SgdSettings(learning_rate=RATE, momentum=MOMENTUM)
-    given = {
-        "model": model,
-        "start": model.initial(SEED),
-        "examples": examples(),
-        "training": TrainingSettings(local_epochs=2, batch_size=16, optimiser=optimiser),
-        "seed": SEED,
-        "task": CLASSIFICATION,
-        "device_index": DEVICE,
-        "lps_round": LPS_ROUND,
-        "global_round": 0,
-    }
-    return TrainingJob(**{**given, **changes})  # type: ignore[arg-type]
+    training = {"local_epochs": 2, "optimiser": {"learning_rate": RATE, "momentum": MOMENTUM}}
+    return job_with(model, training, **{"start": model.initial(SEED), **changes})
 
 
 def plainly_trained(make: Callable[[], nn.Module]) -> tuple[nn.Module, float]:
@@ -121,23 +111,13 @@ def plainly_trained(make: Callable[[], nn.Module]) -> tuple[nn.Module, float]:
     torch.manual_seed(SEED)
     module = make()
     sgd = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], RATE, MOMENTUM)
-    orders = np.random.default_rng([SEED, DEVICE, LPS_ROUND])
     seeds = np.random.default_rng([SEED, DEVICE, LPS_ROUND, DROPOUT])
-    data, losses = examples(), []
-    for _ in range(2):
-        order = orders.permutation(50)
-        for batch in (order[start : start + 16] for start in range(0, 50, 16)):
-            torch.manual_seed(int(seeds.integers(1 << 63)))
-            loss = cross_entropy(module(torch.tensor(data.inputs[batch])), torch.tensor(data.labels[batch]))
-            sgd.zero_grad()
-            loss.backward()
-            sgd.step()
-            losses += [loss.item()] * len(batch)
-    return module, sum(losses) / len(losses)
 
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(int(seeds.integers(1 << 63)))
+        return cross_entropy(module(torch.tensor(examples().inputs)[batch]), torch.tensor(examples().labels)[batch])
 
-def trainable(module: nn.Module) -> NDArray[np.float32]:
-    return torch.cat([each.detach().reshape(-1) for each in module.parameters() if each.requires_grad]).numpy()
+    return module, descend(sgd, orders(), loss)
 
 
 def test_a_loss_that_depends_on_no_weight_is_refused_in_one_line() -> None:
@@ -153,7 +133,7 @@ def test_a_module_trains_and_is_measured_as_by_plain_pytorch(make: Callable[[], 
     model = from_module(make, shared=[]).of_run(SEED)
     found = train(job(model))
     module, loss = plainly_trained(make)
-    assert found.weights.tobytes() == trainable(module).tobytes()
+    assert found.weights.tobytes() == trained_weights(module).tobytes()
     assert found.train_loss == pytest.approx(loss, abs=1e-6)
     with torch.no_grad():
         logits = module.eval()(torch.tensor(examples().inputs))
@@ -263,7 +243,7 @@ def test_what_does_not_train_is_no_tensor_of_the_model_and_comes_from_the_runs_s
         of_run = model.of_run(seed)
         weights = {"last.weight": module.last.weight.detach(), "last.bias": module.last.bias.detach()}
         assert of_run.outputs(weights, inputs).tolist() == module(inputs).tolist()
-        assert of_run.initial(seed).tobytes() == trainable(module).tobytes()
+        assert of_run.initial(seed).tobytes() == trained_weights(module).tobytes()
     assert (
         model.of_run(SEED).outputs(views(model), inputs).tolist()
         != model.of_run(8).outputs(views(model), inputs).tolist()

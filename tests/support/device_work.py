@@ -7,12 +7,27 @@ from device.training import OneByOne
 from device.work import Beginning, DeviceProcess, DeviceWork
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
 from fedstrata.rounds.models_and_updates import PLAIN
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
+
+ON_DIGITS = """
+name: tried
+seed: 3
+data: {name: digits}
+partition: {kind: iid, devices: 4, examples_per_device: 37}
+model: {name: mlp, hidden: [6]}
+training: {global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 10}
+"""
+
+
+def on_digits(method: str, *overrides: str) -> Experiment:
+    """An experiment with this method, of four devices with 37 examples each."""
+    return parse_experiment(ON_DIGITS, overrides=(f"method={method}", *overrides))
 
 
 class Devices:

@@ -13,24 +13,22 @@ import pytest
 
 from device.__main__ import load
 from device.personal import KeptInMemory, PersonalStore
-from device.round_job import OWN_LAYERS, RoundJob
+from device.round_job import OWN_LAYERS
 from device.work import Beginning, DeviceProcess, DeviceWork, put_together
 from fedstrata.errors import PayloadError, PluginError
-from fedstrata.experiment import LinkSettings
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.methods import Arrays, Channel, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
-from fedstrata.models import Model
+from fedstrata.methods import Arrays, Facts, Method, Moment, Outcome, Plan, Question, Reach, Work, all_layers
 from fedstrata.partitions import device_data
 from fedstrata.plugins import guarded
-from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
-from fedstrata.rpc.answers import answer_to_proto, arrays_of
+from fedstrata.rounds import Update
+from fedstrata.rpc.answers import arrays_of
 from fedstrata.streams.architectures import Architectures
-from fedstrata.tensors import Flat, Layout, taken
+from fedstrata.tensors import Flat, taken
 from fedstrata.trust.security import OPEN
 from fedstrata.v1.answers_pb2 import Answer
 from tests.support.methods import method_with
+from tests.support.round_jobs import Diary, job_of
 
 TEXT = """
 name: one-round
@@ -50,37 +48,6 @@ def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> D
     made = method_with(guarded("method own:Method", own, Method), {"name": "own:Method"}, Facts(device_count=3))
     changed = {"method": made, "architectures": Architectures(experiment, made)}
     return DeviceProcess(**{**vars(host), **changed})
-
-
-def job_of(
-    host: DeviceProcess,
-    flat: Flat,
-    *,
-    lps_round: int = 0,
-    cluster: int = 0,
-    clusters: int = 0,
-    offered: tuple[int, ...] = (),
-    withdrawn: tuple[str, ...] = (),
-    told: Arrays | None = None,
-    store: PersonalStore | KeptInMemory | None = None,
-) -> RoundJob:
-    """What device 1 does with a model that it has received."""
-    received = ReceivedModel(
-        round=lps_round, global_round=lps_round // 2, evaluate_only=False, plan_version=1, flat=flat, digest=b"d",
-        cluster=cluster, clusters=clusters, offered=offered,
-        withdrawn=withdrawn, told=answer_to_proto(named("told"), told) if told is not None else None,
-    )  # fmt: skip
-    calls = ParentCalls(fetch=None, submit=None, locate=None)
-    identity = Identity(run_id="run", child_id="device-001", home_id="lps-0")
-    client = RoundClient(calls, identity, host.streams.travelling, link=LinkSettings(), log=EventLog("test"))
-    return RoundJob(
-        host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",
-        client=client, store=store or KeptInMemory(), made={},
-    )  # fmt: skip
-
-
-def named(name: str) -> Question:
-    return Question(name=name, moment=Moment.BEFORE, arrays={})
 
 
 def values_of(sent: Any) -> Flat:
@@ -511,21 +478,6 @@ async def test_plain_numbers_are_kept_as_arrays(tmp_path: Path) -> None:
         found = store.at(1)
         assert found is not None
         assert {name: array.tolist() for name, array in found[1].items()} == {"rounds": [1, 2], "loss": 0.5}
-
-
-class Diary(Method):
-    """Has a table that everybody shares and one that a device keeps: how many rounds it has worked."""
-
-    def channels(self, model: Model) -> tuple[Channel, ...]:
-        return (
-            *all_layers(model, Reach.EVERYWHERE),
-            Channel(name="shared", tensors=Layout.of({"shared": (2,)}), reach=Reach.EVERYWHERE),
-            Channel(name="rounds", tensors=Layout.of({"rounds": (1,)}), reach=Reach.DEVICE),
-        )
-
-    async def local(self, work: Work) -> Outcome:
-        tables = {"shared": work.tables["shared"] * 3, "rounds": work.tables["rounds"] + 1}
-        return Outcome(weights=work.start, train_loss=0.0, tables=tables)
 
 
 async def test_a_table_travels_as_a_difference_and_one_of_the_devices_own_is_kept(tmp_path: Path) -> None:

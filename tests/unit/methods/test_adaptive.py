@@ -6,22 +6,12 @@ from scipy.spatial.distance import cosine
 
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.adaptive import Adaptive, compared, cosine_affinity
 from fedstrata.tensors.layout import Layout
-from tests.support.device_work import Devices
+from tests.support.device_work import Devices, on_digits
 from tests.support.methods import method_with
 
-FILE = """
-name: mixed
-seed: 3
-data: {name: digits}
-partition: {kind: iid, devices: 3, examples_per_device: 30}
-model: {name: mlp, hidden: [6]}
-method: {name: adaptive}
-training: {global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: 7}
-"""
 NAME = {"name": "adaptive"}
 CNN = Layout.of(
     {"conv.weight": (2, 1, 3, 3), "conv.bias": (2,), "a.weight": (4, 8), "a.bias": (4,), "b.weight": (2, 4)}
@@ -29,7 +19,7 @@ CNN = Layout.of(
 
 
 def experiment(*overrides: str) -> Experiment:
-    return parse_experiment(FILE, overrides=overrides)
+    return on_digits("adaptive", *overrides)
 
 
 def planned(vectors: list[list[float]], **options: object) -> Plan:
@@ -168,7 +158,7 @@ async def test_accuracy_is_that_of_the_mix_or_of_the_own_weights(measure: str) -
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["method.clusters=4"], "method.clusters is 4, more than the 3 devices"),
+        (["method.clusters=5"], "method.clusters is 5, more than the 4 devices"),
         (["method.clusters=2", "method.threshold=0.9"], "method.threshold decides the number of clusters"),
         (["method.own_share=1.5"], "method.own_share: must be at most 1"),
         (["method.pretrain_epochs=0"], "method.pretrain_epochs: must be at least 1"),

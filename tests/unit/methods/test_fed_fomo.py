@@ -6,25 +6,14 @@ import pytest
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PayloadError
 from fedstrata.experiment import Experiment, TrainingSettings
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.fed_fomo import BEGAN, GAINS, LARGEST, FedFomo, distances, gains_of, mixed, split
 from fedstrata.tensors import Flat
-from tests.support.device_work import Devices
-
-FILE = """
-name: mixing
-seed: 3
-data: {name: digits}
-partition: {kind: iid, devices: 4, examples_per_device: 37}
-model: {name: mlp, hidden: [6]}
-method: {name: fedfomo, offered: 2}
-training: {global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 10}
-"""
+from tests.support.device_work import Devices, on_digits
 
 
 def experiment(*overrides: str) -> Experiment:
-    return parse_experiment(FILE, overrides=overrides)
+    return on_digits("{name: fedfomo, offered: 2}", *overrides)
 
 
 def method(devices: int, *, seed: int = 0, **options: object) -> FedFomo:

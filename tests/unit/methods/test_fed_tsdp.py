@@ -12,27 +12,17 @@ from scipy.spatial.distance import jensenshannon
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import Experiment, ModelSettings, TrainingSettings
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan, Reach
 from fedstrata.methods.fed_tsdp import OUTPUTS, FedTsdp, grown
 from fedstrata.methods.sketch import sketch_of
 from fedstrata.methods.two_stages import groups_within, hopkins, jensen_shannon, softmax
 from fedstrata.models import build_model
 from fedstrata.partitions import public_data
-from tests.support.device_work import Devices
+from tests.support.device_work import Devices, on_digits
 
 BATCH, CLASSES, SKETCH, DEVICES, PUBLIC = 4, 3, 16, 6, 20
 INFO = DatasetInfo(input_shape=(5,), num_classes=CLASSES)
 NAMES = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
-FILE = """
-name: two-stages
-seed: 3
-data: {name: digits}
-partition: {kind: iid, devices: 4, examples_per_device: 37, public: {examples: 30}}
-model: {name: mlp, hidden: [6]}
-method: {name: fedtsdp, batch: 8, sketch: 32}
-training: {global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 10}
-"""
 
 
 def method(**options: Any) -> FedTsdp:
@@ -47,7 +37,7 @@ def method(**options: Any) -> FedTsdp:
 
 
 def experiment(*overrides: str) -> Experiment:
-    return parse_experiment(FILE, overrides=overrides)
+    return on_digits("{name: fedtsdp, batch: 8, sketch: 32}", "partition.public={examples: 30}", *overrides)
 
 
 # --- statistics -------------------------------------------------------------------------------------------

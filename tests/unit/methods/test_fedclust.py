@@ -7,25 +7,14 @@ from scipy.spatial.distance import pdist, squareform
 
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.fedclust import LAST, FedClust, distances_of
-from tests.support.device_work import Devices
+from tests.support.device_work import Devices, on_digits
 from tests.support.methods import method_with
-
-FILE = """
-name: last-layers
-seed: 3
-data: {name: digits}
-partition: {kind: iid, devices: 3, examples_per_device: 30}
-model: {name: mlp, hidden: [6]}
-method: {name: fedclust}
-training: {global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: 7}
-"""
 
 
 def experiment(*overrides: str) -> Experiment:
-    return parse_experiment(FILE, overrides=overrides)
+    return on_digits("fedclust", *overrides)
 
 
 def answers_of(vectors: list[list[float]], devices: int) -> Answers:

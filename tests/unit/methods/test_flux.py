@@ -7,23 +7,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.flux import MOMENTS, Flux, moments
 from fedstrata.methods.profiles.label_means import projected
-from tests.support.device_work import Devices
+from tests.support.device_work import Devices, on_digits
 
 DIM, CLASSES = 4, 3
 FACTS = Facts(device_count=5, seed=4, input_shape=(DIM,), num_classes=CLASSES)
-FILE = """
-name: moments
-seed: 3
-data: {name: digits}
-partition: {kind: iid, devices: 3, examples_per_device: 30}
-model: {name: mlp, hidden: [6]}
-method: {name: flux, sketch: 5}
-training: {global_rounds: 2, lps_rounds_per_global_round: 1}
-"""
 
 
 def made(**options: Any) -> Flux:
@@ -49,11 +39,11 @@ def test_the_distance_is_the_wasserstein_distance_of_normal_distributions_with_i
 
 
 async def test_a_device_sends_moments_of_all_its_examples_and_of_each_label() -> None:
-    devices = Devices(parse_experiment(FILE))
+    devices = Devices(on_digits("{name: flux, sketch: 5}"))
     (question,) = devices.method.questions()
     work = devices.work(1)
     sent = (await devices.method.answer(question, work, {}))[MOMENTS]
-    points = projected(np.asarray(work.examples.inputs, np.float64).reshape(30, -1), 5, 3, clip=1.0)
+    points = projected(np.asarray(work.examples.inputs, np.float64).reshape(37, -1), 5, 3, clip=1.0)
     assert sent.shape == question.arrays[MOMENTS][1] == (11, 10)
     np.testing.assert_allclose(sent[0], moments(points), rtol=1e-5)
     label = int(np.bincount(work.examples.labels).argmax())

@@ -5,27 +5,17 @@ import pytest
 
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan
 from fedstrata.methods.row_groups import row_groups
 from fedstrata.methods.user_centric import UserCentric, likeness, mean_and_variance, shuffled_parts
-from tests.support.device_work import Devices
+from tests.support.device_work import Devices, on_digits
 from tests.support.methods import method_with
 
-FILE = """
-name: mixed
-seed: 3
-data: {name: digits}
-partition: {kind: dirichlet, devices: 4, examples_per_device: 37}
-model: {name: mlp, hidden: [6]}
-method: {name: user_centric}
-training: {global_rounds: 2, lps_rounds_per_global_round: 1}
-"""
 NAME = {"name": "user_centric"}
 
 
 def experiment(*overrides: str) -> Experiment:
-    return parse_experiment(FILE, overrides=overrides)
+    return on_digits("user_centric", *overrides)
 
 
 def planned(answers: dict[int, Arrays], examples: dict[int, int], **options: object) -> Plan:

@@ -20,7 +20,7 @@ from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, taken
 from fedstrata.trust.security import OPEN
 from tests.support.methods import method_with
-from tests.unit.device.test_round_job import Diary, job_of
+from tests.support.round_jobs import Diary, job_of
 
 TEXT = """
 name: three-models

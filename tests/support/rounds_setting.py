@@ -21,7 +21,18 @@ from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Asking, Intake, OpenRound, ParentCalls, RoundServer, RoundTerms, on_time
+from fedstrata.rounds import (
+    Asking,
+    Identity,
+    Intake,
+    OpenRound,
+    ParentCalls,
+    RoundClient,
+    RoundServer,
+    RoundTerms,
+    Update,
+    on_time,
+)
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
@@ -125,6 +136,14 @@ def announced(children: Iterable[str], *late: str) -> SharedUplink:
     return SharedUplink(timed, deadline_ns=10**9, free=free, indexes=indexes)
 
 
+async def said(server: RoundServer, child_id: str, **about: int) -> pb.ModelPart:
+    """The first part of what a child is told that asks."""
+    fields = {"sent_round": -1, "resume_round": -1, **about}
+    async for part in server.fetch(pb.FetchModelRequest(run_id=RUN_ID, child_id=child_id, **fields)):
+        return pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
+    raise AssertionError("an empty stream")
+
+
 def asking_of(server: RoundServer) -> Asking:
     """The question of the open round."""
     return next(stage for stage in server.opened().stages if isinstance(stage, Asking))
@@ -225,6 +244,22 @@ class Wire:
     async def locate(self, request: pb.LocateUpdateRequest, **options: object) -> Any:
         async with answered():
             return self.server.locate(request)
+
+
+def client_of(wire: Wire, child_id: str = "a", *, layout: Layout = LAYOUT, link: LinkSettings = LINK) -> RoundClient:
+    """A child's side of a round over a wire."""
+    identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
+    return RoundClient(wire.calls(has_exchange=True), identity, layout, link=link, log=EventLog("test"))
+
+
+def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:
+    """An update of these values, as a child sends it."""
+    return Update(
+        round=round_number,
+        num_examples=num_examples,
+        codec=client.codec_for(flat),
+        read=lambda start, stop: flat[start:stop],
+    )
 
 
 def as_read(kind: Any, part: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Questions in global rounds: LPSs bundle what their devices answer, and the round's plan is made of it, once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,15 @@ S = 10**9
 Losses = Mapping[int, tuple[float, ...]]
 
 
+def bundles_of(gps: GpsParts, changes: Changes, awaited: Callable[[], set[str]]) -> Bundles:
+    """The bundles of a GPS that waits for these LPSs."""
+    model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
+    return Bundles(
+        gps.method, streams_of(gps.experiment, gps.method, model), places=gps.places, journal=gps.journal,
+        changes=changes, log=EventLog("test"), clock=clock_of(gps.experiment).gps(gps.journal.clock), awaited=awaited,
+    )  # fmt: skip
+
+
 class Setting:
     """Five devices on two LPSs, dealt out to two clusters in turn, who are asked in each global round."""
 
@@ -44,13 +53,7 @@ class Setting:
         self.gps.places.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
 
     def _open(self) -> None:
-        gps = self.gps
-        model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
-        streams = streams_of(gps.experiment, gps.method, model)
-        self.bundles = Bundles(
-            gps.method, streams, places=gps.places, journal=gps.journal, changes=self.changes, log=EventLog("test"),
-            clock=clock_of(gps.experiment).gps(gps.journal.clock), awaited=lambda: set(gps.places.homes) - self.refused,
-        )  # fmt: skip
+        self.bundles = bundles_of(self.gps, self.changes, lambda: set(self.gps.places.homes) - self.refused)
 
     def restart(self) -> None:
         self.gps.restart()
@@ -61,13 +64,7 @@ class Setting:
         return answer_to_proto(self.bundles.question, {"losses": np.float64(losses)})
 
     async def bundle(
-        self,
-        lps_id: str,
-        losses: Losses,
-        *,
-        global_round: int = 0,
-        announced: int | None = None,
-        answered_ns: int = 0,
+        self, lps_id: str, losses: Losses, *, global_round: int = 0, announced: int | None = None, answered_ns: int = 0
     ) -> None:
         header = pb.BundleHeader(
             home_id=lps_id,
@@ -198,19 +195,7 @@ async def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
 
 
 async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Path) -> None:
-    gps = GpsParts(tmp_path)
-    model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
-    streams = streams_of(gps.experiment, gps.method, model)
-    bundles = Bundles(
-        gps.method,
-        streams,
-        places=gps.places,
-        journal=gps.journal,
-        changes=Changes(),
-        log=EventLog("test"),
-        clock=clock_of(gps.experiment).gps(gps.journal.clock),
-        awaited=set,
-    )
+    bundles = bundles_of(GpsParts(tmp_path), Changes(), set)
     assert bundles.question is None
     with pytest.raises(PayloadError, match="this run asks devices nothing in global rounds"):
         await bundles.take(pb.BundleHeader(home_id="lps-0"), {})

@@ -329,3 +329,17 @@ def test_where_clusters_span_lpss_a_late_device_hangs_where_the_topology_says(tm
     gps.places.place(gps.roster.devices[4], 0, 3)
     assert gps.places.clusters["cluster-0"] == [IDS[0], IDS[2], IDS[4]]
     assert gps.places.homes["lps-1"] == [IDS[2], IDS[3], IDS[4]]
+
+
+# --- moves of the schedule ------------------------------------------------------------------------------------
+
+
+def test_a_device_that_an_lps_has_refused_is_not_moved_before_and_after_a_restart(
+    gps: GpsParts, places: Places
+) -> None:
+    gps.journal.exclude(IDS[0], "training", "refused: an update of NaN")
+    gps.journal.exclude(IDS[2], "round 1", "missed the deadline")
+    assert places.move(1, {0: 1, 2: 1}) == [IDS[2]]
+    gps.restart()
+    assert gps.places.move(2, {0: 1, 2: 1}) == []
+    assert gps.places.moves() == [(1, IDS[2], "lps-0", "lps-1")]

@@ -17,6 +17,14 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30")
 
 
+@pytest.fixture
+def up(setting: Setting) -> Setting:
+    """All three LPSs are there, and the GPS listens."""
+    setting.serving.presence.listen()
+    setting.register(0, 1, 2)
+    return setting
+
+
 # --- addresses ----------------------------------------------------------------------------------------------
 
 
@@ -39,11 +47,7 @@ def test_a_device_that_changes_its_cluster_stays_on_the_lps_that_it_hangs_on(tmp
     for cluster in (2, 0):
         device.cluster = cluster
         assignment = setting.serving.assignment(device)
-        assert (assignment.home_id, assignment.lps_id, assignment.lps_address) == (
-            "lps-1",
-            "lps-1",
-            "10.0.0.1:50052",
-        )
+        assert (assignment.home_id, assignment.lps_id, assignment.lps_address) == ("lps-1", "lps-1", "10.0.0.1:50052")
     assert setting.serving.clusters_of("lps-1") == ["lps-1"]
 
 
@@ -117,15 +121,13 @@ def test_a_short_pause_of_the_gps_is_no_silence(setting: Setting) -> None:
     assert setting.serving.adoptable() == {"lps-0": "lps-1"}
 
 
-def test_an_lps_is_away_when_it_was_silent_for_the_deadline_and_not_before(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.pass_s(20, 0, 2)
-    assert setting.serving.check_again_s() == 10
-    setting.pass_s(9.9)
-    assert setting.serving.adoptable() == {}
-    setting.pass_s(0.1)
-    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
+def test_an_lps_is_away_when_it_was_silent_for_the_deadline_and_not_before(up: Setting) -> None:
+    up.pass_s(20, 0, 2)
+    assert up.serving.check_again_s() == 10
+    up.pass_s(9.9)
+    assert up.serving.adoptable() == {}
+    up.pass_s(0.1)
+    assert up.serving.adoptable() == {"lps-1": "lps-0"}
 
 
 def test_an_lps_that_lives_is_asked_to_say_so_three_times_a_deadline(setting: Setting) -> None:
@@ -142,12 +144,10 @@ def test_an_lps_that_never_came_up_is_away_a_deadline_after_the_gps_began_to_lis
     assert setting.serving.adoptable() == {"lps-0": "lps-1"}
 
 
-def test_a_gps_that_stood_still_itself_does_not_take_that_for_silence(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.pass_s(3600, 0)
-    setting.serving.presence.listen()
-    assert setting.serving.adoptable() == {}
+def test_a_gps_that_stood_still_itself_does_not_take_that_for_silence(up: Setting) -> None:
+    up.pass_s(3600, 0)
+    up.serving.presence.listen()
+    assert up.serving.adoptable() == {}
 
 
 # --- who adopts ---------------------------------------------------------------------------------------------
@@ -164,11 +164,9 @@ def test_clusters_go_one_by_one_to_the_lps_with_the_fewest_of_these_the_first(se
     assert setting.serving.clusters_of("lps-0") == []
 
 
-def test_a_cluster_that_has_reported_needs_nobody_any_more(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.pass_s(30, 2)
-    assert setting.serving.adoptable({"lps-0"}) == {"lps-1": "lps-2"}
+def test_a_cluster_that_has_reported_needs_nobody_any_more(up: Setting) -> None:
+    up.pass_s(30, 2)
+    assert up.serving.adoptable({"lps-0"}) == {"lps-1": "lps-2"}
 
 
 def test_where_nobody_is_there_nobody_adopts_until_somebody_comes(setting: Setting) -> None:
@@ -179,14 +177,12 @@ def test_where_nobody_is_there_nobody_adopts_until_somebody_comes(setting: Setti
     assert setting.serving.adoptable() == {"lps-0": "lps-1", "lps-2": "lps-1"}
 
 
-def test_of_an_adopter_that_goes_away_too_the_cluster_goes_to_its_own_lps_if_that_is_back(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.pass_s(30, 1, 2)
-    setting.adopt()
-    assert setting.serving.lps_of("lps-0") == "lps-1"
-    setting.pass_s(30, 0, 2)
-    assert setting.serving.adoptable() == {"lps-0": "lps-0", "lps-1": "lps-0"}
+def test_of_an_adopter_that_goes_away_too_the_cluster_goes_to_its_own_lps_if_that_is_back(up: Setting) -> None:
+    up.pass_s(30, 1, 2)
+    up.adopt()
+    assert up.serving.lps_of("lps-0") == "lps-1"
+    up.pass_s(30, 0, 2)
+    assert up.serving.adoptable() == {"lps-0": "lps-0", "lps-1": "lps-0"}
 
 
 def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
@@ -205,17 +201,15 @@ def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
 # --- back ---------------------------------------------------------------------------------------------------
 
 
-def test_an_lps_that_is_back_may_have_its_clusters_again(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.pass_s(30, 1, 2)
-    setting.adopt()
-    assert setting.serving.returnable() == {}
-    setting.serving.presence.hear("lps-0")
-    assert setting.serving.returnable() == {"lps-0": "lps-0"}
-    assert setting.serving.hand_over("lps-0", "lps-0", 3).is_return
-    assert setting.serving.clusters_of("lps-0") == ["lps-0"]
-    assert setting.serving.returnable() == {}
+def test_an_lps_that_is_back_may_have_its_clusters_again(up: Setting) -> None:
+    up.pass_s(30, 1, 2)
+    up.adopt()
+    assert up.serving.returnable() == {}
+    up.serving.presence.hear("lps-0")
+    assert up.serving.returnable() == {"lps-0": "lps-0"}
+    assert up.serving.hand_over("lps-0", "lps-0", 3).is_return
+    assert up.serving.clusters_of("lps-0") == ["lps-0"]
+    assert up.serving.returnable() == {}
 
 
 def test_each_change_of_hands_is_a_term_and_what_is_said_in_an_earlier_one_is_not_current(setting: Setting) -> None:
@@ -243,21 +237,19 @@ async def test_an_lps_belongs_to_a_cluster_in_the_terms_in_which_it_has_served_i
     assert await terms_of(1, claimed="lps-0") == [False] * 6
 
 
-def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to_be_heard(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.pass_s(30, 1, 2)
-    setting.adopt()
-    version = setting.places.version
-    setting.restart()
-    assert setting.serving.lps_of("lps-0") == "lps-1"
-    assert setting.serving.term_of("lps-0") == 1
-    assert setting.places.version == version
-    setting.pass_s(1000)
-    setting.serving.presence.listen()
-    assert setting.serving.adoptable() == {}
-    setting.pass_s(30, 2)
-    assert setting.serving.adoptable() == {"lps-0": "lps-2", "lps-1": "lps-2"}
+def test_a_restarted_gps_knows_who_serves_what_and_gives_everybody_a_deadline_to_be_heard(up: Setting) -> None:
+    up.pass_s(30, 1, 2)
+    up.adopt()
+    version = up.places.version
+    up.restart()
+    assert up.serving.lps_of("lps-0") == "lps-1"
+    assert up.serving.term_of("lps-0") == 1
+    assert up.places.version == version
+    up.pass_s(1000)
+    up.serving.presence.listen()
+    assert up.serving.adoptable() == {}
+    up.pass_s(30, 2)
+    assert up.serving.adoptable() == {"lps-0": "lps-2", "lps-1": "lps-2"}
 
 
 def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_evaluation(setting: Setting) -> None:
@@ -267,17 +259,15 @@ def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_e
     assert [setting.serving.stage_of(handover.global_round) for handover in changed] == told
 
 
-def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    setting.serving.presence.refuse("lps-1")
-    assert setting.serving.clusters_of("lps-1") == []
-    assert setting.serving.adoptable() == {"lps-1": "lps-0"}
-    assert setting.serving.awaited() == {"lps-0", "lps-1", "lps-2"}
-    setting.adopt()
-    setting.pass_s(1, 0, 1, 2)  # whatever it says
-    assert setting.serving.adoptable() == setting.serving.returnable() == {}
-    assert setting.serving.clusters_of("lps-0") == ["lps-0", "lps-1"]
+def test_an_lps_that_is_refused_is_away_at_once_and_for_good(up: Setting) -> None:
+    up.serving.presence.refuse("lps-1")
+    assert up.serving.clusters_of("lps-1") == []
+    assert up.serving.adoptable() == {"lps-1": "lps-0"}
+    assert up.serving.awaited() == {"lps-0", "lps-1", "lps-2"}
+    up.adopt()
+    up.pass_s(1, 0, 1, 2)  # whatever it says
+    assert up.serving.adoptable() == up.serving.returnable() == {}
+    assert up.serving.clusters_of("lps-0") == ["lps-0", "lps-1"]
 
 
 def test_without_deadlines_nobody_adopts_from_an_lps_that_is_refused(tmp_path: Path) -> None:

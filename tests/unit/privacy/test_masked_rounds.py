@@ -62,13 +62,9 @@ class Parent:
         updates = updates or MaskedUpdates(IDS.__contains__, 3, KeyCheck(EXPERIMENT.run_id, None).check)
         terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait)
         server = RoundServer(
-            terms,
-            ProcessMetrics("lps"),
-            EventLog("test"),
-            ThreadPoolExecutor(1),
-            accepts_updates=lambda number: MASKED,
-            hear=updates.hear,
-        )
+            terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1),
+            accepts_updates=lambda number: MASKED, hear=updates.hear,
+        )  # fmt: skip
         parent = cls(server, updates, None)  # type: ignore[arg-type]
         parent.open(folder, 0, children, deadline or Deadline())
         return parent
@@ -80,15 +76,7 @@ class Parent:
         intake = Intake(children=most, sums=self.sums, wait=self.server.exchange.wait, enough=self.updates.enough)
         stages = [*self.updates.stages(intake, sum(most.values())), *on_time(deadline or Deadline())]
         model = ModelFile(path, LAYOUT)
-        self.server.open(
-            OpenRound.of_one(
-                model,
-                number=number,
-                global_round=number,
-                intake=intake,
-                stages=stages,
-            )
-        )
+        self.server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=stages))
 
     async def mean(self) -> Flat:
         """The round's result."""
@@ -311,7 +299,7 @@ async def test_after_a_restart_of_the_parent_keys_are_shown_again_and_updates_se
 
 
 async def test_a_device_that_cannot_mask_is_refused_and_the_others_mask_anew(tmp_path: Path) -> None:
-    parent = Parent.of(tmp_path, wait=replace_quorum(0.5))
+    parent = Parent.of(tmp_path, wait=TierDeadline(quorum_ratio=0.5))
     children = [Child(parent, name) for name in IDS]
     diverged = asyncio.ensure_future(children[4].send(vector(float("nan"))))
     mean = await mean_of(parent, *(child.take_part(vector(1.0)) for child in children[:4]))
@@ -325,15 +313,11 @@ def no_check(child_id: str, key: pb.MaskKey) -> None:
     """Take every key."""
 
 
-def replace_quorum(ratio: float) -> TierDeadline:
-    return TierDeadline(quorum_ratio=ratio)
-
-
 @pytest.mark.parametrize("is_announced", [False, True])
 async def test_a_round_stops_where_too_few_are_left_to_hide_among(tmp_path: Path, is_announced: bool) -> None:
     # where updates are announced: who is left never hears of the model, and announces nothing
     deadline = announced(IDS[:3]) if is_announced else None
-    parent = Parent.of(tmp_path, IDS[:3], wait=replace_quorum(0.1), deadline=deadline)
+    parent = Parent.of(tmp_path, IDS[:3], wait=TierDeadline(quorum_ratio=0.1), deadline=deadline)
     gathering = asyncio.create_task(parent.server.gather())
     await asyncio.sleep(0)
     parent.server.ban(IDS[0], "a test")
@@ -438,14 +422,19 @@ def keys_by(certificate: bytes) -> dict[str, pb.MaskKey]:
     }
 
 
-async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew() -> None:
+def with_old_keys() -> tuple[Vouching, KeyRing, Intake]:
+    """All devices have shown keys that the old authority vouches for."""
     vouching = Vouching(b"old")
     keys = KeyRing(lambda child_id: child_id in IDS, 3, vouching.check)
     for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
     sums = OneSum(LAYOUT.size, most, ExactSum.fold_unchecked)
-    intake = Intake(children=most, sums=sums, wait=FOREVER, enough=EnoughToMask(3))
+    return vouching, keys, Intake(children=most, sums=sums, wait=FOREVER, enough=EnoughToMask(3))
+
+
+async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have_shown_their_keys_anew() -> None:
+    vouching, keys, intake = with_old_keys()
     vouching.by = (b"old", b"new")
     assert Masked(keys, intake, 20).is_formed
     vouching.by = (b"new",)
@@ -458,18 +447,8 @@ async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have
 
 
 async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the_other_authority() -> None:
-    vouching = Vouching(b"old")
-    keys = KeyRing(lambda child_id: child_id in IDS, 3, vouching.check)
-    for device_id, key in keys_by(b"old").items():
-        keys.show(device_id, key)
-    most = dict.fromkeys(IDS, 4)
-    masking = Masked(
-        keys,
-        Intake(
-            children=most, sums=OneSum(LAYOUT.size, most, ExactSum.fold_unchecked), wait=FOREVER, enough=EnoughToMask(3)
-        ),
-        20,
-    )
+    vouching, keys, intake = with_old_keys()
+    masking = Masked(keys, intake, 20)
     digest, roster = masking.digest, masking.part.roster
     vouching.by = (b"new",)
     for device_id, key in keys_by(b"new").items():

@@ -9,23 +9,20 @@ from fedstrata.clock.deadline import SharedUplink
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
-from fedstrata.process import sleeping as link_module
-from fedstrata.process.logs import EventLog
-from fedstrata.rounds import Identity, RoundClient, RoundServer, Update
+from fedstrata.rounds import RoundServer
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.tensors import ExactSum
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.rounds_setting import (
-    CODEC,
-    LAYOUT,
-    LINK,
-    RUN_ID,
     Wire,
     announced,
     bytes_of,
+    client_of,
     header_of,
     parts_of,
+    said,
     server_of,
+    update_of,
     vector,
 )
 
@@ -33,23 +30,11 @@ CHILDREN = {"a": 2, "b": 6, "c": 2}
 HALF = TierDeadline(quorum_ratio=0.5)
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "FIRST_PAUSE_S", 0.0)
-
-
 def announcing_server(folder: Path, *late: str) -> tuple[RoundServer, ExactSum, SharedUplink]:
     """A parent with a round open, in which these will be late."""
     deadline = announced(CHILDREN, *late)
     server, total = server_of(folder, children=CHILDREN, wait=HALF, deadline=deadline)
     return server, total, deadline
-
-
-async def said(server: RoundServer, child_id: str, sent_round: int = 0) -> pb.ModelPart:
-    request = pb.FetchModelRequest(run_id=RUN_ID, child_id=child_id, sent_round=sent_round, resume_round=-1)
-    async for part in server.fetch(request):
-        return pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
-    raise AssertionError("an empty stream")
 
 
 def told(child_id: str) -> pb.UpdateHeader:
@@ -70,11 +55,11 @@ async def settled(*waiting: "asyncio.Task[pb.ModelPart]") -> None:
 async def test_nobody_sends_before_all_have_announced_and_then_those_in_time(tmp_path: Path) -> None:
     server, total, _ = announcing_server(tmp_path, "c")
     gathering = asyncio.create_task(server.gather())
-    assert (await said(server, "a", sent_round=-1)).HasField("header")
+    assert (await said(server, "a")).HasField("header")
     await server.hear(told("a"))
-    waiting = [asyncio.create_task(said(server, "a"))]
+    waiting = [asyncio.create_task(said(server, "a", sent_round=0))]
     await server.hear(told("c"))
-    waiting.append(asyncio.create_task(said(server, "c")))
+    waiting.append(asyncio.create_task(said(server, "c", sent_round=0)))
     assert server.awaited == (0, ("b",), "its update")
     await settled(*waiting)
     await server.hear(told("b"))
@@ -90,12 +75,12 @@ async def test_nobody_sends_before_all_have_announced_and_then_those_in_time(tmp
 async def test_a_parent_that_is_back_hears_what_updates_are_before_it_asks_for_them(tmp_path: Path) -> None:
     server, _, _ = announcing_server(tmp_path)
     gathering = asyncio.create_task(server.gather())
-    assert (await said(server, "a")).send_again == pb.SendAgain(round=0, announce=True)
+    assert (await said(server, "a", sent_round=0)).send_again == pb.SendAgain(round=0, announce=True)
     # and data that comes all the same, of an upload that was cut, is not taken yet, but heard of
     assert not await submit(server, "a", 4.0)
     for child_id in ("b", "c"):
         await server.hear(told(child_id))
-    assert (await said(server, "a")).send_again == pb.SendAgain(round=0)
+    assert (await said(server, "a", sent_round=0)).send_again == pb.SendAgain(round=0)
     for child_id in CHILDREN:
         assert await submit(server, child_id, 1.0)
     assert (await gathering).children == 3
@@ -106,7 +91,7 @@ async def test_who_is_refused_meanwhile_holds_nobody_up(tmp_path: Path) -> None:
     gathering = asyncio.create_task(server.gather())
     for child_id in ("a", "b"):
         await server.hear(told(child_id))
-    waiting = asyncio.create_task(said(server, "a"))
+    waiting = asyncio.create_task(said(server, "a", sent_round=0))
     await settled(waiting)
     bad = told("c")
     bad.work.examples = 1_001
@@ -118,14 +103,14 @@ async def test_who_is_refused_meanwhile_holds_nobody_up(tmp_path: Path) -> None:
         assert await submit(server, child_id, 1.0)
     assert (await gathering).missing == ("c",)
     with pytest.raises(ExcludedError, match="c was refused"):
-        await said(server, "c")
+        await said(server, "c", sent_round=0)
 
 
 async def test_a_child_that_begins_anew_gets_the_model_and_its_first_word_counts(tmp_path: Path) -> None:
     server, _, announcing = announcing_server(tmp_path)
     gathering = asyncio.create_task(server.gather())
     await server.hear(told("a"))
-    assert (await said(server, "a", sent_round=-1)).HasField("header")
+    assert (await said(server, "a")).HasField("header")
     again = told("a")
     again.train_loss = 1.0
     await server.hear(again)
@@ -134,7 +119,7 @@ async def test_a_child_that_begins_anew_gets_the_model_and_its_first_word_counts
     for child_id in ("b", "c"):
         await server.hear(told(child_id))
     await settled()
-    assert (await said(server, "a", sent_round=-1)).HasField("header")  # killed once it was asked for
+    assert (await said(server, "a")).HasField("header")  # killed once it was asked for
     await server.hear(told("a"))
     for child_id in CHILDREN:
         assert await submit(server, child_id, 1.0)
@@ -171,26 +156,16 @@ async def test_announcements_that_can_be_none_are_refused(tmp_path: Path) -> Non
 # --- a child's side ---------------------------------------------------------------------------------------------
 
 
-def client_of(server: RoundServer, child_id: str, *cut_up: int) -> RoundClient:
-    wire, who = Wire(server, cut_up=cut_up), Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
-    calls = wire.calls(has_exchange=True)
-    return RoundClient(calls, who, LAYOUT, link=LINK, log=EventLog("test"))
-
-
-def update_of(child_id: str, value: float) -> Update:
-    flat = vector(value)
-    return Update(round=0, num_examples=CHILDREN[child_id], codec=CODEC, read=lambda start, stop: flat[start:stop])
-
-
 @pytest.mark.parametrize("cut_up", [(), (0,)])  # the announcement is lost, and asked for again
 async def test_a_child_announces_waits_and_sends_when_it_is_asked(tmp_path: Path, cut_up: tuple[int, ...]) -> None:
     server, total, _ = announcing_server(tmp_path, "c")
     gathering = asyncio.create_task(server.gather())
 
     async def takes_part(child_id: str) -> None:
-        client = client_of(server, child_id, *cut_up)
+        client = client_of(Wire(server, cut_up=cut_up), child_id)
         await client.fetch(-1)
-        update, offer = update_of(child_id, 2.0), pb.SendAgain(announce=True)
+        update = update_of(client, vector(2.0), num_examples=CHILDREN[child_id])
+        offer = pb.SendAgain(announce=True)
         while offer.announce:
             offer = await client.announce(update)  # type: ignore[assignment]
         assert offer == pb.SendAgain(round=0)

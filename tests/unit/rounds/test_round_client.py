@@ -10,39 +10,27 @@ import pytest
 
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import Encoding, LinkSettings
-from fedstrata.process import sleeping as link_module
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedModel, RoundClient, Update
+from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedModel, RoundClient
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.support.rounds_setting import LAYOUT, LINK, RUN_ID, Wire, cut_off, open_round, server_of, vector
+from tests.support.rounds_setting import (
+    LAYOUT,
+    LINK,
+    RUN_ID,
+    Wire,
+    client_of,
+    cut_off,
+    open_round,
+    server_of,
+    update_of,
+    vector,
+)
 
 # four chunks of float32, the last one short
 LARGE = Layout.of({"w": (3 * CHUNK_BYTES // 4,), "b": (1000,)})
 LARGE_UPDATE = np.linspace(-1, 1, LARGE.size, dtype=np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "FIRST_PAUSE_S", 0.0)
-
-
-def client_of(
-    wire: Wire, *, layout: Layout, child_id: str = "a", link: LinkSettings = LINK, has_exchange: bool = False
-) -> RoundClient:
-    identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
-    calls = wire.calls(has_exchange=has_exchange)
-    return RoundClient(calls, identity, layout, link=link, log=EventLog("test"))
-
-
-def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:
-    return Update(
-        round=round_number,
-        num_examples=num_examples,
-        codec=client.codec_for(flat),
-        read=lambda start, stop: flat[start:stop],
-    )
 
 
 async def fetched(client: RoundClient, sent_round: int = -1) -> ReceivedModel:
@@ -98,12 +86,12 @@ async def test_a_cut_upload_sends_no_chunk_twice(tmp_path: Path) -> None:
 
 async def test_after_a_restart_of_the_parent_the_child_is_asked_to_send_again(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2})
-    client = client_of(Wire(server), layout=server.exchange.layout)
+    client = client_of(Wire(server))
     update = update_of(client, vector(1.0))
     await client.submit(update)
     (tmp_path / "second-life").mkdir()
     restarted, total = server_of(tmp_path / "second-life", children={"a": 2})
-    client = client_of(Wire(restarted), layout=restarted.exchange.layout)
+    client = client_of(Wire(restarted))
     answer = await client.fetch(sent_round=0)
     assert isinstance(answer, pb.SendAgain)
     await client.submit(update)
@@ -113,7 +101,7 @@ async def test_after_a_restart_of_the_parent_the_child_is_asked_to_send_again(tm
 
 async def test_an_update_against_another_model_of_the_round_is_late_and_not_asked_for(tmp_path: Path) -> None:
     server, total = server_of(tmp_path, children={"a": 2})
-    client = client_of(Wire(server), layout=server.exchange.layout)
+    client = client_of(Wire(server))
     received = await client.fetch(sent_round=-1)
     assert isinstance(received, ReceivedModel)
     elsewhere = replace(update_of(client, vector(9.0)), base_digest=b"of another LPS's model of this round")
@@ -125,20 +113,12 @@ async def test_an_update_against_another_model_of_the_round_is_late_and_not_aske
     assert total.mean()[0] == 1.0
 
 
-async def test_an_update_for_a_round_that_is_over_is_answered_and_not_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["submit", "exchange"])
+async def test_an_update_with_nan_is_refused_and_the_child_is_told_why(tmp_path: Path, call: str) -> None:
     server, _ = server_of(tmp_path, children={"a": 2})
-    client = client_of(Wire(server), layout=server.exchange.layout)
-    total = open_round(server, tmp_path, 1, {"a": 2})
-    reply = await client.submit(update_of(client, vector(1.0), round_number=0))
-    assert (reply.accepted, reply.current_round) == (False, 1)
-    assert total.num_examples == 0
-
-
-async def test_an_update_with_nan_is_refused_and_the_child_is_told_why(tmp_path: Path) -> None:
-    server, _ = server_of(tmp_path, children={"a": 2})
-    client = client_of(Wire(server), layout=server.exchange.layout)
+    client = client_of(Wire(server))
     with pytest.raises(PayloadError, match="finite"):
-        await client.submit(update_of(client, vector(float("nan"))))
+        await getattr(client, call)(update_of(client, vector(float("nan"))))
 
 
 async def test_an_int8_upload_cut_and_resumed_has_the_bits_of_the_whole(tmp_path: Path) -> None:
@@ -191,7 +171,7 @@ async def test_a_download_that_was_cut_is_not_completed_with_another_model_of_th
 @pytest.mark.parametrize("layout", [LAYOUT, LARGE], ids=["in one message", "in chunks"])
 async def test_an_exchange_sends_an_update_and_brings_what_comes_after_it(tmp_path: Path, layout: Layout) -> None:
     server, total = server_of(tmp_path, children={"a": 2}, layout=layout)
-    client = client_of(Wire(server), layout=layout, has_exchange=True)
+    client = client_of(Wire(server), layout=layout)
     await fetched(client)
     answer = asyncio.create_task(client.exchange(update_of(client, np.ones(layout.size, np.float32))))
     await server.gather()
@@ -207,7 +187,7 @@ async def test_an_exchange_cut_anywhere_on_its_way_up_counts_once_and_goes_on(
     tmp_path: Path, cuts: tuple[int, ...]
 ) -> None:
     server, total = server_of(tmp_path, children={"a": 2}, layout=LARGE)
-    client = client_of(Wire(server, cut_up=cuts), layout=LARGE, has_exchange=True)
+    client = client_of(Wire(server, cut_up=cuts), layout=LARGE)
     answer = asyncio.create_task(client.exchange(update_of(client, LARGE_UPDATE)))
     assert (await server.gather()).num_examples == 2
     open_round(server, tmp_path, 1, {"a": 2})
@@ -220,7 +200,7 @@ async def test_an_exchange_cut_anywhere_on_its_way_up_counts_once_and_goes_on(
 async def test_an_exchange_whose_answer_is_cut_goes_on_with_it_and_sends_nothing_again(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2}, layout=LARGE)
     wire = Wire(server, cut_down=(2,))
-    client = client_of(wire, layout=LARGE, has_exchange=True)
+    client = client_of(wire, layout=LARGE)
     answer = asyncio.create_task(client.exchange(update_of(client, LARGE_UPDATE)))
     await server.gather()
     open_round(server, tmp_path, 1, {"a": 2})
@@ -228,16 +208,9 @@ async def test_an_exchange_whose_answer_is_cut_goes_on_with_it_and_sends_nothing
     assert (wire.parts_up, wire.parts_down) == (4, 2 + 4)  # the model's header twice
 
 
-async def test_a_refused_exchange_says_why(tmp_path: Path) -> None:
-    server, _ = server_of(tmp_path, children={"a": 2})
-    client = client_of(Wire(server), layout=LAYOUT, has_exchange=True)
-    with pytest.raises(PayloadError, match="finite"):
-        await client.exchange(update_of(client, vector(float("nan"))))
-
-
 async def test_an_exchange_that_comes_too_late_brings_the_newest_model(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2})
-    client = client_of(Wire(server), layout=LAYOUT, has_exchange=True)
+    client = client_of(Wire(server))
     total = open_round(server, tmp_path, 1, {"a": 2})
     model = await client.exchange(update_of(client, vector(1.0)))
     assert isinstance(model, ReceivedModel)

@@ -9,9 +9,7 @@ import pytest
 from fedstrata.errors import ExcludedError, NotReadyError, PayloadError, RunStoppedError, WrongRunError
 from fedstrata.experiment import TierDeadline
 from fedstrata.methods import Moment, Question
-from fedstrata.process import sleeping as link_module
-from fedstrata.process.logs import EventLog
-from fedstrata.rounds import Asking, Identity, Intake, Offer, OpenRound, ReceivedModel, RoundClient, RoundServer
+from fedstrata.rounds import Asking, Intake, Offer, OpenRound, ReceivedModel, RoundServer
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
@@ -20,13 +18,14 @@ from fedstrata.v1.answers_pb2 import Answer
 from tests.support.rounds_setting import (
     CODEC,
     LAYOUT,
-    LINK,
     RUN_ID,
     Wire,
     asking_of,
     bytes_of,
+    client_of,
     header_of,
     parts_of,
+    said,
     server_of,
     vector,
 )
@@ -34,11 +33,6 @@ from tests.support.rounds_setting import (
 QUESTION = Question(name="losses", moment=Moment.RECEIVED, arrays={"losses": ("float64", (2,))})
 CHILDREN = {"a": 2, "b": 6}
 SOON = TierDeadline(deadline_s=0.001, quorum_ratio=0.5)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "FIRST_PAUSE_S", 0.0)
 
 
 def losses(first: float, second: float) -> Answer:
@@ -74,14 +68,6 @@ def open_asking(server: RoundServer, number: int) -> None:
 
 async def answer(server: RoundServer, child_id: str, told: Answer, *, number: int = 0, run_id: str = RUN_ID) -> None:
     await server.hear(pb.RoundAnswer(run_id=run_id, child_id=child_id, round=number, answer=told))
-
-
-async def said(server: RoundServer, child_id: str, **about: int) -> pb.ModelPart:
-    """The first part of what a child is told that asks."""
-    fields = {"sent_round": -1, "resume_round": -1, **about}
-    async for part in server.fetch(pb.FetchModelRequest(run_id=RUN_ID, child_id=child_id, **fields)):
-        return pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
-    raise AssertionError("an empty stream")
 
 
 def go_on(server: RoundServer, **clusters: int) -> OneSum:
@@ -226,12 +212,6 @@ async def test_an_answer_to_a_round_without_a_question_is_passed_over(tmp_path: 
 
 
 # --- a child's side -------------------------------------------------------------------------------
-
-
-def client_of(wire: Wire, child_id: str = "a") -> RoundClient:
-    identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
-    calls = wire.calls(has_exchange=True)
-    return RoundClient(calls, identity, LAYOUT, link=LINK, log=EventLog("test"))
 
 
 async def test_a_child_answers_and_hears_how_the_round_goes_on(tmp_path: Path) -> None:

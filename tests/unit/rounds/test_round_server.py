@@ -28,7 +28,17 @@ from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.loop_time import LoopTime, turns
-from tests.support.rounds_setting import PART, RUN_ID, bytes_of, header_of, open_round, parts_of, server_of, vector
+from tests.support.rounds_setting import (
+    PART,
+    RUN_ID,
+    bytes_of,
+    header_of,
+    open_round,
+    parts_of,
+    said,
+    server_of,
+    vector,
+)
 
 SOON = TierDeadline(deadline_s=0.001, quorum_ratio=0.5)
 
@@ -38,13 +48,6 @@ async def submit(
 ) -> pb.UpdateReply:
     header = header_of(child_id, num_examples=num_examples, round_number=round_number)
     return await server.submit(header, parts_of(bytes_of(flat)))
-
-
-async def first_part(server: RoundServer, child_id: str, *, sent_round: int = -1) -> pb.ModelPart:
-    request = pb.FetchModelRequest(run_id=RUN_ID, child_id=child_id, sent_round=sent_round, resume_round=-1)
-    async for part in server.fetch(request):
-        return pb.ModelPart.FromString(part) if isinstance(part, bytes) else part
-    raise AssertionError("an empty stream")
 
 
 async def test_a_round_ends_when_the_last_child_has_reported(tmp_path: Path) -> None:
@@ -70,7 +73,7 @@ async def test_who_missed_a_round_is_welcome_at_the_next(tmp_path: Path) -> None
     await submit(server, "a", vector(4.0))
     await server.gather()
     total = open_round(server, tmp_path, 1, {"a": 2, "b": 2})
-    assert (await first_part(server, "b")).header.round == 1
+    assert (await said(server, "b")).header.round == 1
     await submit(server, "a", vector(1.0), round_number=1)
     await submit(server, "b", vector(3.0), round_number=1)
     assert (await server.gather()).missing == ()
@@ -88,9 +91,10 @@ async def test_a_late_update_is_an_answer_that_names_the_open_round(tmp_path: Pa
     await submit(server, "a", vector(4.0))
     await server.gather()
     assert not (await submit(server, "b", vector(9.0))).accepted
-    open_round(server, tmp_path, 1, {"a": 2, "b": 2})
+    total = open_round(server, tmp_path, 1, {"a": 2, "b": 2})
     reply = await submit(server, "b", vector(9.0))
     assert (reply.accepted, reply.current_round) == (False, 1)
+    assert total.num_examples == 0
 
 
 async def test_what_a_round_takes_is_asked_of_the_round_that_an_update_is_of(tmp_path: Path) -> None:
@@ -131,7 +135,7 @@ async def test_a_child_that_is_half_way_at_the_deadline_is_taken_out_of_the_sum(
     gathering = asyncio.create_task(server.gather())
     await turns()
     await clock.advance(60)
-    assert (await first_part(server, "a", sent_round=0)).send_again.round == 0  # answered once the sum is void
+    assert (await said(server, "a", sent_round=0)).send_again.round == 0  # answered once the sum is void
     await submit(server, "a", vector(4.0))
     assert (await gathering).missing == ("b",)
     assert total.mean().tolist() == vector(4.0).tolist()
@@ -229,14 +233,14 @@ async def test_a_child_with_an_impossible_measurement_of_the_final_model_is_not_
 async def test_a_finished_run_is_told_to_whoever_asks(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2})
     server.finish("the disk is full")
-    assert (await first_part(server, "a")).finished.reason == "the disk is full"
+    assert (await said(server, "a")).finished.reason == "the disk is full"
     assert await server.wait_all_told({"a"}, 0.01) is False  # this reader left before the stream's end
 
 
 async def test_a_child_whose_update_is_in_is_held_until_the_next_round(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2, "b": 2})
     await submit(server, "a", vector(1.0))
-    waiting = asyncio.create_task(first_part(server, "a", sent_round=0))
+    waiting = asyncio.create_task(said(server, "a", sent_round=0))
     await submit(server, "b", vector(1.0))
     await server.gather()
     assert not waiting.done()
@@ -247,7 +251,7 @@ async def test_a_child_whose_update_is_in_is_held_until_the_next_round(tmp_path:
 async def test_a_parent_that_gives_its_children_up_answers_their_held_calls_at_once(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2, "b": 2})
     await submit(server, "a", vector(4.0))
-    held = asyncio.create_task(first_part(server, "a", sent_round=0))
+    held = asyncio.create_task(said(server, "a", sent_round=0))
     await asyncio.sleep(0)
     assert not held.done()
     server.release()

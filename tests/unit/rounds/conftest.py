@@ -1,0 +1,10 @@
+"""What tests of rounds share."""
+
+import pytest
+
+from fedstrata.process import sleeping
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleeping, "FIRST_PAUSE_S", 0.0)

@@ -204,19 +204,16 @@ class ReleaseCertificates:
         return has_names and is_known and issued.days_left >= RENEW_DAYS
 
 
-def holders_of(
-    values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
-) -> dict[str, list[Name]]:
+def holders_of(values: Mapping[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
     """Return which processes of a release get a certificate, with the names in each certificate. `values` are the
     values of the chart, including all defaults.
 
-    If `values` has tls.lps, this is the number of LPSs that get a certificate. Otherwise the number is `lps_count`, the
-    number of LPSs at the start of the run; by default lps.replicas in `values`. If `lps_count` is 0, the GPS decides on
-    the number later. Then as many LPSs get a certificate as there are devices, but at most MOST_LPS.
+    If `values` has tls.lps, this is the number of LPSs that get a certificate. Otherwise the number is lps.replicas,
+    the number of LPSs at the start of the run. If it is null, the GPS decides on the number later. Then as many LPSs
+    get a certificate as there are devices, but at most MOST_LPS.
     """
-    known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]
-    count = int(given) if given is not None else known or min(MOST_LPS, experiment.device_count)
+    count = int(given) if given is not None else values["lps"]["replicas"] or min(MOST_LPS, experiment.device_count)
     holders = {"gps": [Name("gps")], "operator": [Name("operator")]}
     holders |= {f"lps-{number}": [Name("lps", f"lps-{number}")] for number in range(count)}
     return holders | _device_holders(values["device"], experiment)

@@ -128,16 +128,15 @@ class InstalledRelease:
                     ), _request_timeout=REQUEST_S,
                 )  # fmt: skip
 
-    def wait_gone(self, timeout_s: int, tell: Callable[[str], None], *, pods: bool) -> None:
-        """Wait until the release's deleted volume claims no longer exist. With `pods`, also wait until none of its pods
-        exists.
+    def wait_gone(self, timeout_s: int, tell: Callable[[str], None]) -> None:
+        """Wait until the release's pods and its deleted volume claims no longer exist.
 
         Raises:
             AddressError: objects still exist after `timeout_s` seconds. The message names them.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
-        while left := self._going(pods=pods):
+        while left := self._going():
             line = f"waiting for the end of {listed(left)}"
             if line != told:
                 told = line
@@ -146,11 +145,11 @@ class InstalledRelease:
                 raise AddressError(f"not deleted after {timeout_s} s: {', '.join(left)}; kubectl describe says why")
             pass_time(LOOK_S)
 
-    def _going(self, *, pods: bool) -> list[str]:
+    def _going(self) -> list[str]:
         seen = self.look()
         claims = [f"claim {c.metadata.name}" for c in seen.claims if c.metadata.deletion_timestamp is not None]
         owned = [f"pod {pod.metadata.name}" for pod in seen.pods if owner_kind(pod) in {*TIERS, "Job"}]
-        return claims + (owned if pods else [])
+        return claims + owned
 
     def delete_tests(self) -> None:
         """Delete the pod of `helm test`, which an uninstallation does not delete."""
@@ -243,17 +242,15 @@ class GpsAccess:
                 raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")
             pass_time(LOOK_S)
 
-    @contextmanager
-    def address(self, port: str = "grpc") -> Iterator[str]:
-        """Forward a port of this machine to a named port of the release's GPS while the block runs. Yield the address
-        on this machine.
+    def address(self, port: str = "grpc") -> AbstractContextManager[str]:
+        """Return a context manager. While its block runs, a port of this machine is forwarded to a named port of the
+        release's GPS. The block gets the address on this machine.
 
         Raises:
             AddressError: no GPS runs, or it cannot be reached.
         """
         pod, number = self.pod(port)
-        with PodPort(self._installed.configuration, self._release.namespace, pod, number).forwarded() as address:
-            yield address
+        return PodPort(self._installed.configuration, self._release.namespace, pod, number).forwarded()
 
 
 def _configuration(release: Release) -> Any:

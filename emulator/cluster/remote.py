@@ -96,7 +96,7 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
     if not is_there:
-        cluster.wait_gone(request.timeout_s, tell, pods=True)
+        cluster.wait_gone(request.timeout_s, tell)
     before = helm.values() if is_there else {}
     kept = [before] if is_there and not request.resets_values else []
     values = _values(request, kept, asked, tell)
@@ -104,7 +104,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     values = _with_rights(cluster, values, tell)
     if not is_there:
         cluster.secrets.ensure_namespace()
-    holders = _holders(chart, values, request.experiment)
+    whole = merge_values([load_values(chart / "values.yaml"), values])
+    holders = _holders(chart, whole, request.experiment)
     certificates = ReleaseCertificates(release, cluster.secrets)
     try:
         if holders:
@@ -112,7 +113,9 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
         if is_there and request.begins_again:
             _refuse_unless_failed(release, request.experiment)
         if is_there and not request.replaces_run and before != values:
-            _refuse_to_end_a_run(release, request.experiment, has_volumes=_has_volumes(chart, values))
+            # Without volumes, the state of LPSs is lost when pods are replaced.
+            has_volumes = bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
+            _refuse_to_end_a_run(release, request.experiment, has_volumes=has_volumes)
         helm.upgrade(chart, values)
     except BaseException:
         _take_back(helm, certificates)
@@ -159,12 +162,11 @@ def _values(
 
 
 def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Return the processes that need a certificate, with the names in each certificate. If the values name another
-    source of certificates, return an empty mapping.
+    """Return the processes that need a certificate, with the names in each certificate. `values` are the values of the
+    chart, including all defaults. If they name another source of certificates, return an empty mapping.
     """
-    whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
-        return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
+        return holders_of(values, experiment) if values["tls"]["mode"] == GENERATED else {}
     except (KeyError, TypeError, ValueError) as error:  # another chart, whose schema allows other values
         raise ExperimentError(
             f"--chart {chart}: its values tls, lps or device differ in form from the project's chart: {error!r}; "
@@ -248,12 +250,6 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
         raise type(error)(f"{unknown}: {error}") from None
     except (AddressError, RunStoppedError):
         return None
-
-
-def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
-    """Return whether LPSs keep their state on volumes. Without volumes, the state is lost when pods are replaced."""
-    whole = merge_values([load_values(chart / "values.yaml"), values])
-    return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
 
 
 def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
@@ -436,14 +432,9 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
     for name in cluster.secrets.names():  # ask again: cert-manager may have made some meanwhile
         cluster.secrets.delete(name)
     deleted = cluster.delete_claims() if deletes_records else []
-    cluster.wait_gone(timeout_s, tell, pods=True)
+    cluster.wait_gone(timeout_s, tell)
     kept = [] if deletes_records else cluster.claims()
     return Removed(was_installed=was_installed, certificates=certificates, deleted=deleted, kept=kept)
-
-
-def claims_of(release: Release) -> list[str]:
-    """Return the names of a release's volume claims. The release need not be installed any more."""
-    return InstalledRelease(release).claims()
 
 
 def load_for_cluster(

@@ -89,7 +89,8 @@ def outdated_pods(seen: Seen) -> list[Any]:
     """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]
-    return [pod for pod, owner in owned if owner is not None and _is_outdated(pod, newest.get(owner.name))]
+    labelled = [(pod, label) for pod, owner in owned if owner is not None and (label := newest.get(owner.name))]
+    return [pod for pod, (name, value) in labelled if (pod.metadata.labels or {}).get(name) != value]
 
 
 def _newest(found: Any) -> tuple[str, str] | None:
@@ -102,10 +103,6 @@ def _newest(found: Any) -> tuple[str, str] | None:
         return REVISION, found.status.update_revision or ""
     generation = (found.metadata.annotations or {}).get(GENERATION_OF_SET)
     return (GENERATION, generation) if generation else None
-
-
-def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
-    return newest is not None and (pod.metadata.labels or {}).get(newest[0]) != newest[1]
 
 
 # --- why not -------------------------------------------------------------------------------------
@@ -171,11 +168,8 @@ def _has_started(pod: Any) -> bool:
     """Return whether all containers of a pod run or have run. Then earlier warnings about starting the pod no longer
     matter.
     """
-    return is_ready(pod) or _are_started(pod.status.container_statuses or [])
-
-
-def _are_started(statuses: Sequence[Any]) -> bool:
-    return bool(statuses) and all(status.state.waiting is None for status in statuses)
+    statuses = pod.status.container_statuses
+    return is_ready(pod) or (bool(statuses) and all(status.state.waiting is None for status in statuses))
 
 
 def _on_one_line(text: str | None) -> str:

@@ -142,7 +142,7 @@ def revoke(
     if where is not None:
         print(work.revoke_of_release(where, role, names or []))
     else:
-        _print_lines(work.revoke(folder, role, names or []))
+        print("\n".join(map(str, work.revoke(folder, role, names or []))))
 
 
 @certs.command()
@@ -159,11 +159,6 @@ def show(
 
 def _release(name: str | None, place: Place) -> "Release | None":
     return None if name is None else place.release(name)
-
-
-def _print_lines(told: "Iterable[object]") -> None:
-    for one in told:
-        print(one)
 
 
 def _print(certificates: "Iterable[Issued]") -> None:

@@ -116,11 +116,12 @@ def down(
     from rich.console import Console
 
     from emulator.cluster import remote
+    from emulator.cluster.kubernetes import InstalledRelease
     from emulator.cluster.rollout import listed
 
     where = place.release(release)
     if deletes_records and not is_sure:
-        _ask_to_delete(remote.claims_of(where))
+        _ask_to_delete(InstalledRelease(where).claims())
     done = remote.down(where, deletes_records=deletes_records, console=Console(highlight=False, stderr=True))
     print(f"uninstalled {release}" if done.was_installed else f"{release} was already uninstalled")
     if done.certificates and not done.was_installed:

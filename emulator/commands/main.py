@@ -36,7 +36,9 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        print(f"fedstrata {version()}")
+        from emulator.results.machine import installed
+
+        print(f"fedstrata {installed('fedstrata')}")
         raise typer.Exit
 
 
@@ -102,13 +104,9 @@ def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *
         return resume
     if experiment is None:
         raise typer.BadParameter("give an experiment file or the name of an example, or --resume DIR")
-    return out or _unused_folder(experiment.stem)
-
-
-def _unused_folder(name: str) -> Path:
     from emulator.results.output import unused_folder
 
-    return unused_folder(Path("runs"), name)
+    return out or unused_folder(Path("runs"), experiment.stem)
 
 
 @app.command()
@@ -190,17 +188,6 @@ for _command in (
 
 app.add_typer(certs.certs, name="certs")
 app.add_typer(fleet.fleet, name="fleet")
-
-
-def version() -> str:
-    """Return the version of the installed distribution."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("fedstrata")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def execute(arguments: Sequence[str]) -> int:

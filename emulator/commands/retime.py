@@ -1,12 +1,9 @@
 """Define the command `retime`, which calculates how long a finished run would take on other links and boards."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from emulator.estimates.retime import Retimed
 
 
 def retime(
@@ -25,7 +22,9 @@ def retime(
     from rich.console import Console
 
     from emulator.estimates.retime import retime as retimed
+    from emulator.estimates.retime import write_retimed
     from emulator.results.output import check_unused
+    from emulator.results.report import write_report
     from emulator.results.result import print_timing
 
     if out is not None:
@@ -33,14 +32,6 @@ def retime(
     found = retimed(folder, changes or ())
     print_timing(found.summary, Console(highlight=False))
     if out is not None:
-        print(_written(found, out))
-
-
-def _written(found: "Retimed", out: Path) -> Path:
-    """Write the record with its new times to `out`, and return `out`."""
-    from emulator.estimates.retime import write_retimed
-    from emulator.results.report import write_report
-
-    write_retimed(found, out)
-    write_report(out)
-    return out
+        write_retimed(found, out)
+        write_report(out)
+        print(out)

@@ -135,10 +135,11 @@ def sweep(
 
 
 def _place(to: str | None, out: Path) -> "SweepStore":
-    from emulator.sweeps.bucket import shared_bucket
+    from emulator.sweeps.bucket import SharedBucket
+    from emulator.sweeps.s3 import Bucket
     from emulator.sweeps.store import SharedFolder
 
-    return SharedFolder(out) if to is None else shared_bucket(to, out)
+    return SharedFolder(out) if to is None else SharedBucket(Bucket(to), out)
 
 
 def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":

@@ -1,9 +1,9 @@
 """Call a GPS as the experimenter: watch the status of its run, and fetch the record."""
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from emulator.runs.incoming import IncomingRecord
 from emulator.runs.progress import headline_of
@@ -21,7 +21,6 @@ WATCH_DEADLINE_S = 3600.0  # the deadline of one stream; a longer run is watched
 RECORD_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 5.0
 EMPTY_STREAMS_MAX = 20
-T = TypeVar("T")
 log = EventLog("client")
 
 
@@ -102,11 +101,8 @@ class RunClient:
 
     async def stop_run(self, reason: str) -> None:
         """Stop the run, so that it fails with this reason. Raises AddressError if the GPS does not answer."""
-        await self._answered(self._stub.StopRun(pb.StopRunRequest(reason=reason), timeout=STOP_DEADLINE_S))
-
-    async def _answered(self, call: Awaitable[T]) -> T:
         try:
-            return await call
+            await self._stub.StopRun(pb.StopRunRequest(reason=reason), timeout=STOP_DEADLINE_S)
         except CallError as error:
             raise self._refused(error) from None
 

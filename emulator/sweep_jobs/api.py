@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,12 +193,11 @@ class SweepApi:
         """Delete the pod that reads the results, if it exists."""
         self._found(self._core.delete_namespaced_pod, f"{objects.job_name}-reader", grace_period_seconds=0)
 
-    @contextmanager
-    def reader_address(self, objects: SweepObjects) -> Iterator[str]:
-        """Forward a port of this machine to the reader pod while the block runs. Yield the address on this machine."""
-        port = PodPort(self._configuration, self._namespace, f"{objects.job_name}-reader", READER_PORT)
-        with port.forwarded() as address:
-            yield address
+    def reader_address(self, objects: SweepObjects) -> AbstractContextManager[str]:
+        """Return a context manager. While its block runs, a port of this machine is forwarded to the reader pod. The
+        block gets the address on this machine.
+        """
+        return PodPort(self._configuration, self._namespace, f"{objects.job_name}-reader", READER_PORT).forwarded()
 
     # --- calls --------------------------------------------------------------------------------
 

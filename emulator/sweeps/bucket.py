@@ -275,13 +275,6 @@ class SharedBucket:
                 self.fetch(run)
 
 
-def shared_bucket(address: str, folder: Path) -> SharedBucket:
-    """Return the store for the bucket at an address. Raises FedstrataError if the address or an environment variable is
-    wrong.
-    """
-    return SharedBucket(Bucket(address), folder)
-
-
 def _name(run: SweepRun, kind: str) -> str:
     """Return the name of a run's object in the bucket. `kind` is `tar` or `claim`. The name contains a digest of the
     experiment, so runs of different experiments never have the same name.

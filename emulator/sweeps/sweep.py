@@ -38,7 +38,7 @@ class SweepRequest:
 
     sweep: Sweep
     store: SweepStore
-    jobs: int | None = None  # runs at once; None: as `jobs_for` says
+    jobs: int | None = None  # runs at once; None: one more than cores, the fastest (docs/sweep.md has the measurements)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class _Work:
         self._out = request.store.folder
         self._failed_before = {run.path: len(request.store.failures(run)) for run in wanted}
         self._cores = usable_cores()
-        self._jobs = max(1, min(request.jobs or jobs_for(self._cores), len(wanted)))
+        self._jobs = max(1, min(request.jobs or self._cores + 1, len(wanted)))
         self._pace = Pace(waiting=wanted, done=len(request.sweep.runs) - len(wanted), jobs=self._jobs)
         self._claiming = asyncio.Lock()  # no two jobs of this process ask for the same run
         self._drawing = asyncio.Lock()  # matplotlib draws one figure at a time
@@ -275,11 +275,6 @@ class _OneOfMany(Display):
 
     def restarted(self, restart: Restart) -> None:
         self._display.restarted(self._run, restart)
-
-
-def jobs_for(cores: int) -> int:
-    """Return the best number of simultaneous runs for a number of cores (docs/sweep.md has the measurements)."""
-    return cores + 1
 
 
 def _cpu_seconds() -> float:

@@ -110,8 +110,9 @@ def test_up_makes_exactly_the_secrets_that_the_pods_mount(path: Path) -> None:
     mounted = {name for _, spec, _ in pods(objects) if volume(spec) for name in secrets(spec).values()}
     experiment = parse_experiment(values.get("experiment") or (CHART / "files" / "digits.yaml").read_text())
     whole = merge_values([load_values(CHART / "values.yaml"), values])
-    known = experiment.topology.lps if experiment.topology else whole["lps"]["replicas"] or 0
-    assert {f"demo-tls-{who}" for who in holders_of(whole, experiment, known)} == mounted
+    if experiment.topology:
+        whole["lps"]["replicas"] = experiment.topology.lps
+    assert {f"demo-tls-{who}" for who in holders_of(whole, experiment)} == mounted
     nobody_else = [spec for _, spec, _ in pods(objects) if "authority" in json.dumps(spec)]
     assert nobody_else == []
 
@@ -121,9 +122,10 @@ def test_cert_manager_is_asked_for_the_names_that_up_would_issue(path: Path) -> 
     values = {**values_of(path), "tls": {**values_of(path).get("tls", {}), "mode": "cert-manager"}}
     experiment = parse_experiment(values.get("experiment") or (CHART / "files" / "digits.yaml").read_text())
     whole = merge_values([load_values(CHART / "values.yaml"), values])
-    known = experiment.topology.lps if experiment.topology else whole["lps"]["replicas"] or 0
+    if experiment.topology:
+        whole["lps"]["replicas"] = experiment.topology.lps
     asked = {item["spec"]["secretName"]: item["spec"] for item in certificates(render(values))}
-    holders, domain = holders_of(whole, experiment, known), whole["outside"]["serverDomain"]
+    holders, domain = holders_of(whole, experiment), whole["outside"]["serverDomain"]
     assert set(asked) == {f"demo-tls-{who}" for who in holders}
     for who, names in holders.items():
         spec = asked[f"demo-tls-{who}"]
@@ -139,7 +141,7 @@ def test_devices_that_a_partition_names_have_these_names_in_their_certificates()
     values = {"experiment": text, "tls": {"mode": "cert-manager"}, "device": {"devicesPerPod": 2}, "data": data}
     asked = {item["spec"]["secretName"]: item["spec"]["uris"] for item in certificates(render(values))}
     whole = merge_values([load_values(CHART / "values.yaml"), values])
-    holders = holders_of(whole, parse_experiment(text), 0)
+    holders = holders_of(whole | {"lps": {"replicas": None}}, parse_experiment(text))
     for who in ("device-0", "device-1"):
         assert asked[f"demo-tls-{who}"] == [name.uri("demo.lab") for name in holders[who]]
     assert asked["demo-tls-device-1"] == ["spiffe://demo.lab/device/ash"]

@@ -23,7 +23,7 @@ from emulator.sweep_jobs.objects import JobRequest
 from emulator.sweep_jobs.storage import BucketStorage
 from emulator.sweeps import bucket as bucket_module
 from emulator.sweeps import s3
-from emulator.sweeps.bucket import SharedBucket, shared_bucket
+from emulator.sweeps.bucket import SharedBucket
 from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, SweepRun, sweep_of
 from emulator.sweeps.folder import RoundStart, standing
@@ -69,7 +69,7 @@ RUN, OTHER = sweep().runs
 
 
 def machine(to: str, tmp_path: Path, name: str) -> SharedBucket:
-    return shared_bucket(to, tmp_path / name)
+    return SharedBucket(Bucket(to), tmp_path / name)
 
 
 def finish(there: SharedBucket, run: SweepRun, mean: float = 0.86) -> None:

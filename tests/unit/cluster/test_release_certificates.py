@@ -115,12 +115,13 @@ def test_an_authority_from_a_secret_issues_as_one_from_a_folder(
 def test_devices_of_a_pod_are_a_row_and_boards_have_a_name_each() -> None:
     five = parse_experiment("name: a\npartition: {kind: iid, devices: 5, examples_per_device: 9}\n")
     device = {"kind": "StatefulSet", "devicesPerPod": 2, "external": 0}
-    found = holders_of({"tls": {"lps": None}, "device": device}, five, 0)
+    found = holders_of({"tls": {"lps": None}, "lps": {"replicas": None}, "device": device}, five)
     assert [str(names[0]) for who, names in found.items() if who.startswith("device")] == [
         "device/device-000_device-001", "device/device-002_device-003", "device/device-004",
     ]  # fmt: skip
     assert [who for who in found if who.startswith("lps")] == [f"lps-{number}" for number in range(5)]
-    elsewhere = holders_of({"tls": {"lps": 1}, "device": {**device, "external": 3}}, five, 4)
+    values = {"tls": {"lps": 1}, "lps": {"replicas": 4}, "device": {**device, "external": 3}}
+    elsewhere = holders_of(values, five)
     assert [who for who in elsewhere if who not in {"gps", "operator"}] == ["lps-0", "device-0"]
 
 

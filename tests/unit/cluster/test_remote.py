@@ -461,7 +461,7 @@ def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     camera = a_pod("camera-x", owner="camera", kind="ReplicaSet")  # a pod of the user's own, with external devices
     ours = [a_pod("lab-lps-0", going=True), a_pod("lab-1-x", owner="lab-1", kind="Job")]
     found = release_that_sees(monkeypatch, Seen(pods=[*ours, camera]), Seen(pods=[camera]))
-    found.wait_gone(60, told.append, pods=True)
+    found.wait_gone(60, told.append)
     assert told == ["waiting for the end of pod lab-lps-0, pod lab-1-x"]
 
 

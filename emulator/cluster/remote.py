@@ -35,13 +35,12 @@ from emulator.results.output import new_folder
 from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display
+from emulator.shipped.data import dataset_here
 from emulator.shipped.share import CHART
-from fedstrata.datasets import load_dataset
 from fedstrata.errors import (
     AccountError,
     AddressError,
     CertificateError,
-    DataError,
     ExperimentError,
     FedstrataError,
     HandshakeError,
@@ -91,7 +90,10 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     check_chart(chart)
     asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
     with_lps_count(asked, asked, request.experiment)  # refuse before any call to Kubernetes
-    _check_partition(request.experiment)
+    if not isinstance(request.experiment.partition, LocalPartition):
+        dataset = dataset_here(request.experiment)
+        if dataset is not None:
+            check_partition(request.experiment, dataset)
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
     is_there = helm.check_ours()
@@ -209,19 +211,6 @@ def _tidy(
             certificates.drop_authority()
     except FedstrataError as error:
         tell(f"certificates that are no longer needed could not be deleted: {error}")
-
-
-def _check_partition(experiment: Experiment) -> None:
-    """Check that the data set has enough examples for the partition. Raises DataError if it does not. If the data set
-    is not on this machine, do nothing.
-    """
-    if isinstance(experiment.partition, LocalPartition):
-        return
-    try:
-        dataset = load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)
-    except (DataError, PluginError):
-        return
-    check_partition(experiment, dataset)
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:

@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
 from emulator.local.proxy import LinkProxy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault
+from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault, Phase
 from fedstrata.experiment.links import Link
 from fedstrata.process.fault_points import VARIABLE
 from fedstrata.process.owned import OwnedProcess
 from fedstrata.v1 import gps_service_pb2 as pb
 
-PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed")
+PHASES = get_args(Phase)
 
 
 class FaultDriver:
@@ -158,7 +159,7 @@ class FaultDriver:
 
 def is_due(at: Moment, status: pb.RunStatus) -> bool:
     """Return whether a run has reached the phase or global round of a fault."""
-    if status.phase not in PHASES[:-1]:
+    if status.phase not in PHASES:
         return False
     if at.phase is not None:
         return PHASES.index(status.phase) >= PHASES.index(at.phase)

@@ -73,13 +73,8 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
 def results_in(folder: Path, table: PublishedTable) -> SweepResults:
     """Return the results of the completed runs in a folder. Cells and seeds without a completed run are left out."""
     records = records_of(folder, table.sweep)
-    places = tuple(place for place in table.sweep.places if any(done == place for done, _ in records))
-    seeds = tuple(seed for seed in table.sweep.seeds if any(done == seed for _, done in records))
-    runs = tuple(run for run in table.sweep.runs if (run.place, run.seed) in records)
-    baseline = table.sweep.baseline if any(place.cell == table.sweep.baseline for place in places) else None
-    return SweepResults(
-        sweep=replace(table.sweep, places=places, seeds=seeds, runs=runs, baseline=baseline), records=records
-    )
+    done = table.sweep.only(run for run in table.sweep.runs if (run.place, run.seed) in records)
+    return SweepResults(sweep=done, records=records)
 
 
 def table_in(folder: Path) -> PublishedTable:

@@ -3,7 +3,7 @@ differences of the sweep's data and settings from those of the paper.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,11 +13,10 @@ import yaml
 from pydantic import Field, ValidationError
 
 from emulator.shipped.share import EXPERIMENTS
-from emulator.sweeps.file import Place, Sweep, sweep_of
+from emulator.sweeps.file import Place, Sweep, read_document, sweep_of
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
-from fedstrata.experiment.yaml_files import read_yaml
 
 TABLES = EXPERIMENTS / "published"
 SECTION = "published"  # a key in addition to the keys of a sweep
@@ -97,14 +96,7 @@ def load_table(path: Path) -> PublishedTable:
         ExperimentError: the file cannot be read, has a value that is not allowed, or gives a published value for a cell
             that the sweep does not have.
     """
-    try:
-        document = read_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise ExperimentError(f"cannot read the table {path}: {said}") from None
-    except ValueError as error:
-        raise ExperimentError(f"{path} {error}") from None
-    return _table(document, path.stem, str(path))
+    return _table(read_document(path, "table"), path.stem, str(path))
 
 
 def _table(document: Any, name: str, where: str) -> PublishedTable:
@@ -155,19 +147,12 @@ def selected(sweep: Sweep, cells: Sequence[str] = (), seeds: Sequence[int] = ())
     Raises:
         ExperimentError: no run has this cell or seed.
     """
-    names = {place: "/".join([place.cell, *(choice for _, choice in place.setting)]) for place in sweep.places}
+    names = {place: "/".join(place.words) for place in sweep.places}
     for pattern in cells:
         if not any(_fits(name, pattern) for name in names.values()):
             raise ExperimentError(f"--cells {pattern}: no cell has this name; there are {', '.join(names.values())}")
-    places = [place for place, name in names.items() if not cells or any(_fits(name, p) for p in cells)]
-    runs = [run for run in sweep.runs if run.place in places and (not seeds or run.seed in seeds)]
-    return replace(
-        sweep,
-        places=tuple(places),
-        seeds=tuple(dict.fromkeys(run.seed for run in runs)),
-        baseline=sweep.baseline if any(place.cell == sweep.baseline for place in places) else None,
-        runs=tuple(runs),
-    )
+    places = {place for place, name in names.items() if not cells or any(_fits(name, p) for p in cells)}
+    return sweep.only(run for run in sweep.runs if run.place in places and (not seeds or run.seed in seeds))
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -15,7 +15,7 @@ from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
 from emulator.results.trained import read_weights
-from emulator.sweeps.file import NAME, Sweep, SweepRun
+from emulator.sweeps.file import NAME, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
 from emulator.sweeps.page import GAINS
 from emulator.sweeps.progress import SweepDisplay
@@ -200,28 +200,16 @@ def _lines(text: str) -> list[str]:
 
 def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs: int | None) -> Iterator[Replay]:
     """Do the drawn runs again in a temporary folder. Yield for each run the differences in models and measurements."""
-    runs = tuple(run for run, _ in drawn)
-    if not runs:
+    if not drawn:
         return
     with TemporaryDirectory(prefix="fedstrata-verify-") as place:
-        outcome = sweep(
-            SweepRequest(sweep=_only(bundle.sweep, runs), store=SharedFolder(Path(place)), jobs=jobs), display
-        )
+        part = bundle.sweep.only(run for run, _ in drawn)
+        outcome = sweep(SweepRequest(sweep=part, store=SharedFolder(Path(place)), jobs=jobs), display)
         if outcome.failure is not None:
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
             yield Replay(run=run, faults=tuple(_differences(theirs, ours)))
-
-
-def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
-    return replace(
-        given,
-        runs=runs,
-        places=tuple(dict.fromkeys(run.place for run in runs)),
-        seeds=tuple(dict.fromkeys(run.seed for run in runs)),
-        baseline=None,
-    )
 
 
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:

@@ -14,6 +14,11 @@ FREE_KEYS = ("seed", "data.folder", "data.download")  # keys in which the runs o
 MEAN = "Mean"  # cannot be a task, because names of tasks have small letters
 
 
+def known(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are not None."""
+    return [value for value in values if value is not None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Form:
     """Describe how a number is written: its factor, its decimals and its unit. If `digits` is None, the number has four
@@ -52,10 +57,10 @@ class Spread:
     @classmethod
     def over(cls, values: Sequence[float | None]) -> "Spread":
         """Return the spread of the values that are not None."""
-        known = [value for value in values if value is not None]
-        mean = fmean(known) if known else None
-        deviation = stdev(known) if len(known) > 1 else None
-        return cls(mean=mean, deviation=deviation, count=len(known), of=len(values))
+        found = known(values)
+        mean = fmean(found) if found else None
+        deviation = stdev(found) if len(found) > 1 else None
+        return cls(mean=mean, deviation=deviation, count=len(found), of=len(values))
 
     def said(self, form: Form) -> str:
         """Return mean and deviation as text without a unit, such as 91.0 ± 1.2. If some values are not known, the text

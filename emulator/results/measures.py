@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
-from emulator.results.comparison import MEAN, Form
+from emulator.results.comparison import MEAN, Form, known
 from emulator.results.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final
 from emulator.results.fairness import jains_index, variance, worst_tenth
 from emulator.results.record import RunRecord
@@ -58,7 +58,7 @@ class Measures:
             MEAN: of(f"mean_{name}", lambda values, _: values.clusters.get("mean")),
             DEVICES: of(f"device_mean_{name}", lambda values, _: _mean(values.devices.values())),
             self.worst: of(
-                f"{self.worst.lower()}_{name}", lambda values, _: self.metric.worst(_known(values.devices.values()))
+                f"{self.worst.lower()}_{name}", lambda values, _: self.metric.worst(known(values.devices.values()))
             ),
             RECEIVED: of(f"received_{name}", lambda values, _: (values.received or {}).get("mean")),
             NEWCOMERS: of(
@@ -73,7 +73,7 @@ class Measures:
         squared = Form(factor=1e4, digits=1, unit="%²") if metric.is_percent else Form(unit=f"{metric.label}²")
 
         def over_devices(values: Measured, _: RunRecord) -> list[float]:
-            return _known(values.devices.values())
+            return known(values.devices.values())
 
         tenth = self._of(f"worst_tenth_{name}", lambda *given: worst_tenth(over_devices(*given), metric))
         spread = self._of(f"variance_{name}", lambda *given: variance(over_devices(*given)))
@@ -116,9 +116,5 @@ COSTS: Mapping[str, Measure] = {
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = _known(values)
-    return fmean(known) if known else None
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+    found = known(values)
+    return fmean(found) if found else None

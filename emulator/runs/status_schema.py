@@ -2,11 +2,10 @@
 form.
 """
 
-from typing import Any
+from typing import Any, get_args
 
+from fedstrata.experiment.faults import Phase
 from fedstrata.experiment.links import LINKS
-
-PHASES = ["enrolment", "relevance", "grouping", "training", "evaluation", "completed", "failed"]
 
 
 def status_schema() -> dict[str, Any]:
@@ -19,7 +18,7 @@ def status_schema() -> dict[str, Any]:
         **_object({
             "event": {"const": "status", "description": "the kind of this line"},
             "run_id": _text("the experiment's name and the beginning of its digest"),
-            "phase": {"enum": PHASES, "description": "the phase that the run is in"},
+            "phase": {"enum": [*get_args(Phase), "completed", "failed"], "description": "the phase that the run is in"},
             "reason": _text("the reason for which the run failed; empty if it did not fail"),
             "global_round": _count("the number of finished global rounds"),
             "global_rounds": _count("the number of global rounds in the experiment"),

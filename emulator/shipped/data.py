@@ -1,14 +1,24 @@
-"""List which published data sets are on this machine, and download missing ones."""
+"""Find the data sets that are on this machine, and download missing published ones."""
 
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
+from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.datasets.loading import PUBLISHED
 from fedstrata.datasets.published import Published, fetch_all, find_folder
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, PluginError
+from fedstrata.experiment import Experiment
 
 SCIKIT_LEARN, DRAWN = "digits", ("fcube", "synthetic")
+
+
+def dataset_here(experiment: Experiment) -> Dataset | None:
+    """Return the data set of an experiment. If it is not on this machine, return None, and do not download it."""
+    try:
+        return load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)
+    except (DataError, PluginError):
+        return None
 
 
 def fetch(name: str, folder: Path | None = None) -> str:

@@ -9,12 +9,12 @@ import yaml
 
 from emulator.cluster.chart_values import CODE_BYTES_MAX
 from emulator.estimates.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
+from emulator.shipped.data import dataset_here
 from emulator.sweep_jobs.objects import JobRequest
 from emulator.sweeps.check import check_runs
 from emulator.sweeps.file import Sweep, SweepRun
-from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError
-from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment import LocalPartition
 from fedstrata.experiment.file_keys import FILE_KEYS
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
@@ -46,7 +46,8 @@ def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
     for run in places.values():
         _check_files(run, modules)
         _check_memory(run, request)
-    check_runs([run for run in sweep.runs if _has_data(run.experiment)])
+    # Without its data set, a run cannot be checked here, but pods may have the data set.
+    check_runs([run for run in sweep.runs if dataset_here(run.experiment) is not None])
 
 
 def _check_text(sweep: Sweep) -> None:
@@ -109,14 +110,3 @@ def _check_memory(run: SweepRun, request: JobRequest) -> None:
             f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, but "
             f"a pod has {request.memory_mib:,}, enough for {fitting:,} devices; raise --memory, or use fedstrata up"
         )
-
-
-def _has_data(experiment: Experiment) -> bool:
-    """Return whether this machine has the data set of an experiment. If it does not, the data cannot be checked here,
-    but pods may have the data set.
-    """
-    try:
-        load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)
-    except (DataError, PluginError):
-        return False
-    return True

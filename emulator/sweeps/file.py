@@ -4,8 +4,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -144,6 +144,18 @@ class Sweep:
     baseline: str | None
     runs: tuple[SweepRun, ...]
 
+    def only(self, runs: Iterable[SweepRun]) -> "Sweep":
+        """Return the part of the sweep with these runs. If they have no run of the baseline, it has no baseline."""
+        runs = tuple(runs)
+        places, seeds = {run.place for run in runs}, {run.seed for run in runs}
+        return replace(
+            self,
+            places=tuple(place for place in self.places if place in places),
+            seeds=tuple(seed for seed in self.seeds if seed in seeds),
+            baseline=self.baseline if any(place.cell == self.baseline for place in places) else None,
+            runs=runs,
+        )
+
 
 def load_sweep(path: Path) -> Sweep:
     """Return the sweep in a file. Check each experiment, and check that no two cells are the same experiment.
@@ -152,15 +164,20 @@ def load_sweep(path: Path) -> Sweep:
         ExperimentError: the file is missing, is not YAML, or has a value that is not allowed. If the value belongs to a
             cell, the message names the cell.
     """
-    try:
-        document = read_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise ExperimentError(f"cannot read the sweep file {path}: {said}; give the path of a sweep file") from None
-    except ValueError as error:
-        raise ExperimentError(f"{path} {error}") from None
+    document = read_document(path, "sweep file")
     name = path.stem if path.name != "sweep.yaml" else path.resolve().parent.name
     return sweep_of(document, name=name, where=str(path), beside=path.parent)
+
+
+def read_document(path: Path, what: str) -> Any:
+    """Return the content of a YAML file. Raises ExperimentError if it cannot be read; `what` says which file it is."""
+    try:
+        return read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise ExperimentError(f"cannot read the {what} {path}: {said}; give the path of a {what}") from None
+    except ValueError as error:
+        raise ExperimentError(f"{path} {error}") from None
 
 
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:

@@ -20,6 +20,11 @@ from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
 
 PAGE, TABLE, GAINS = "index.html", "table.csv", "gains.csv"
+CAPTIONS = {
+    **dict.fromkeys((tables.FAIRNESS_SAID, tables.WORTH_SAID), "Over the completed seeds"),
+    tables.COSTS_SAID: "Of all devices, in both directions. A dash: devices were grouped without answers, or nothing "
+    "was measured",
+}
 
 
 def write_results(results: SweepResults, out: Path) -> None:
@@ -40,7 +45,7 @@ def write_results(results: SweepResults, out: Path) -> None:
             (out / GAINS).unlink(missing_ok=True)
         figure.write(out, "figure")
         if panels:
-            write_panels(panels, results.of.metric, out, "time")
+            write_panels(panels, results.of.metric, out)
         write_page(out / PAGE, render_page(results, figure))
         (out / TABLE).write_text(results.csv_text(), encoding="utf-8", newline="")
     except OSError as error:
@@ -72,7 +77,7 @@ def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
 
 
 def _heading(place: Place) -> str:
-    return ", ".join(choice for _, choice in place.setting)
+    return ", ".join(place.words[1:])
 
 
 def figure_of(results: SweepResults) -> Columns:
@@ -114,7 +119,6 @@ def render_page(results: SweepResults, figure: Columns) -> str:
     done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
     missing = len(sweep.runs) - done
     return fill_template(
-        "sweep.html",
         name=html(sweep.name),
         said=html(
             f"{counted(len(sweep.places), 'row')} of the table, seeds {seeds}: {counted(done, 'run')} completed"
@@ -122,16 +126,16 @@ def render_page(results: SweepResults, figure: Columns) -> str:
         ),
         figure=_figure(figure),
         table=_table(results, "Mean ± sample standard deviation over seeds", tables.means(results)),
-        differences=Markup(f"{_differences(results)}{_fairness(results)}{_costs(results)}"),
+        differences=Markup(f"{_differences(results)}{_others(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
     )
 
 
-def fill_template(template: str, /, **parts: str) -> str:
-    """Return a page template, filled with these values and the style sheet."""
+def fill_template(**parts: str) -> str:
+    """Return the page's template, filled with these values and the style sheet."""
     here = files("emulator.results.report")
-    page = Template(here.joinpath(template).read_text(encoding="utf-8"))
+    page = Template(here.joinpath("sweep.html").read_text(encoding="utf-8"))
     return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
 
 
@@ -152,21 +156,11 @@ def _differences(results: SweepResults) -> Markup:
     return Markup(f"<section><h2>Differences</h2>{_table(results, caption, tables.differences(results))}</section>")
 
 
-def _fairness(results: SweepResults) -> Markup:
-    gained = worth.table(results)
-    found = [(tables.FAIRNESS_SAID, tables.fairness(results))] if results.fairness else []
-    found += [(tables.WORTH_SAID, gained)] if gained else []
-    caption = "Over the completed seeds"
-    return Markup("".join(f"<section><h2>{t}</h2>{_table(results, caption, given)}</section>" for t, given in found))
-
-
-def _costs(results: SweepResults) -> Markup:
-    if not results.costs:
-        return Markup("")
-    caption = (
-        "Of all devices, in both directions. A dash: devices were grouped without answers, or nothing was measured"
-    )
-    return Markup(f"<section><h2>{tables.COSTS_SAID}</h2>{_table(results, caption, tables.costs(results))}</section>")
+def _others(results: SweepResults) -> Markup:
+    """Return the sections with the other tables: fairness, gains over training alone, and bytes."""
+    found = [(title, given) for title, given in tables.titled(results) if title in CAPTIONS]
+    shown = [f"<section><h2>{title}</h2>{_table(results, CAPTIONS[title], given)}</section>" for title, given in found]
+    return Markup("".join(shown))
 
 
 def _table(results: SweepResults, caption: str, given: tables.Table) -> Markup:

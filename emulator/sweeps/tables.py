@@ -20,13 +20,6 @@ def means(results: SweepResults) -> Table:
     return _spreads(results, results.measures)
 
 
-def costs(results: SweepResults) -> Table:
-    """Return a table of the bytes that devices have sent and received: the mean ± standard deviation, with one row for
-    each setting of each cell of the sweep.
-    """
-    return _spreads(results, results.costs)
-
-
 def differences(results: SweepResults) -> Table:
     """Return a table with a row per cell and setting. It has the differences from the baseline, computed seed by seed,
     and the number of seeds for which the cell is better.
@@ -40,21 +33,14 @@ def differences(results: SweepResults) -> Table:
     return [*results.head, *_headings(results, names)], rows
 
 
-def fairness(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting. It has the mean ± standard deviation of the measures of
-    fairness.
-    """
-    return _spreads(results, results.fairness)
-
-
 def titled(results: SweepResults) -> list[tuple[str, Table]]:
     """Return all tables except `means`, each with its title. Tables without values are left out."""
     baseline = results.sweep.baseline
     found = [] if baseline is None else [(f"Difference from {baseline}, seed by seed", differences(results))]
-    found += [(FAIRNESS_SAID, fairness(results))] if results.fairness else []
+    found += [(FAIRNESS_SAID, _spreads(results, results.fairness))] if results.fairness else []
     gained = worth.table(results)
     found += [(WORTH_SAID, gained)] if gained else []
-    return [*found, *([(COSTS_SAID, costs(results))] if results.costs else [])]
+    return [*found, *([(COSTS_SAID, _spreads(results, results.costs))] if results.costs else [])]
 
 
 def markdown(results: SweepResults) -> str:

@@ -2,12 +2,12 @@
 the dots.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.results.comparison import MEAN, Comparison, Form, Group, Spread, headlines_of, measured_of
+from emulator.results.comparison import MEAN, Comparison, Form, Group, Spread, headlines_of, known, measured_of
 from emulator.results.report.style import COLOURS, MARKERS, MUTED, drawing, save, shorten
 from fedstrata.tasks import Metric
 
@@ -81,11 +81,6 @@ def draw_comparison(comparison: "Comparison", output: Path) -> None:
 def title_of(metric: Metric, of: str = "") -> str:
     """Return a figure's title, such as: Accuracy by task, %."""
     return " ".join(part for part in (metric.label, of) if part) + (", %" if metric.is_percent else "")
-
-
-def known(values: Iterable[float | None]) -> list[float]:
-    """Return the values that are not None."""
-    return [value for value in values if value is not None]
 
 
 def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[int, int]) -> None:

@@ -31,10 +31,8 @@ def write_metric_over_time(curves: Mapping[str, Curve], metric: Metric, folder: 
         save(figure, folder, "compare-time")
 
 
-def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Metric, folder: Path, name: str) -> None:
-    """Write the figure `name`.png and `name`.svg. It has a panel per setting, a colour per cell, and a curve per
-    run.
-    """
+def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Metric, folder: Path) -> None:
+    """Write the figure time.png and time.svg. It has a panel per setting, a colour per cell, and a curve per run."""
     from matplotlib.figure import Figure
 
     cells = list(dict.fromkeys(cell for panel in panels.values() for cell in panel))
@@ -52,7 +50,7 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Me
             row[0].set_ylabel(f"{metric.name}{', %' if metric.is_percent else ''}")
         handles, labels = _legend(places)
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(cells)), frameon=False)
-        save(figure, folder, name)
+        save(figure, folder, "time")
 
 
 def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:

@@ -292,7 +292,7 @@ def test_a_partition_that_the_data_cannot_give_never_reaches_the_cluster(
         remote.up(LAB, UpRequest(experiment=greedy), console)
     assert (noted.calls, noted.upgraded) == ([], {})
     elsewhere = load_for_cluster(EXPERIMENTS / "fmnist_three_tasks.yaml", (), None)
-    monkeypatch.setattr(remote, "load_dataset", raising(DataError("no fashion-mnist here")))
+    monkeypatch.setattr("emulator.shipped.data.load_dataset", raising(DataError("no fashion-mnist here")))
     values = ["data.type=hostPath", "data.hostPath=/data"]
     remote.up(LAB, UpRequest(experiment=elsewhere, value_overrides=values), console)
     assert noted.upgraded

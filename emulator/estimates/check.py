@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from emulator.console.tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
 from emulator.estimates.sizing import device_memory, lps_memory
@@ -305,9 +306,7 @@ def _method(experiment: Experiment) -> str:
 
 
 def _task_table(partition: TaskPartition) -> Table:
-    table = Table("task", "labels", box=None, header_style="dim", pad_edge=False)
-    for column in ("devices", "examples per device", "of other tasks"):
-        table.add_column(column, justify="right")
+    table = plain_table("task", "labels", numbers=["devices", "examples per device", "of other tasks"])
     for task in partition.tasks:
         labels = " ".join(str(label) for label in task.labels)
         others = f"{100 * partition.minority_ratio:g} %" if len(partition.tasks) > 1 else "none"
@@ -316,9 +315,7 @@ def _task_table(partition: TaskPartition) -> Table:
 
 
 def _bytes_table(experiment: Experiment, model: ModelSize) -> Table:
-    table = Table("expected payload", "link", box=None, header_style="dim", pad_edge=False)
-    table.add_column("up", justify="right")
-    table.add_column("down", justify="right")
+    table = plain_table("expected payload", "link", numbers=["up", "down"])
     for question in question_bytes(experiment):
         if question.moment is Moment.BEFORE:
             up, down = human_bytes(question.up), human_bytes(question.down)

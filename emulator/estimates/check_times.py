@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.energy import human_joules
+from emulator.console.tables import plain_table
 from emulator.console.units import counted, human_seconds
 from fedstrata.clock.devices import Presence
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
@@ -241,9 +242,7 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
     if isinstance(experiment.partition, LocalPartition):
         return  # only the devices know how many examples they have
     expected = expected_times(experiment, payloads)
-    table = Table("expected time", box=None, header_style="dim", pad_edge=False)
-    for part in (*PARTS, "round"):
-        table.add_column(part, justify="right")
+    table = plain_table("expected time", numbers=[*PARTS, "round"])
     for name, times in (
         ("LPS round, a mean device", expected.lps_round),
         ("global round, a mean LPS", expected.global_round),
@@ -265,9 +264,7 @@ def _link_table(experiment: Experiment) -> Table:
     """Return a table of links. It has a row for each group of devices with the same link and board, and a row for the
     LPSs. If links are shared, it has a row for them, too.
     """
-    table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
-    for column in ("down", "up", "latency", "jitter", "loss", "profile"):
-        table.add_column(column, justify="right")
+    table = plain_table("link", "of", numbers=["down", "up", "latency", "jitter", "loss", "profile"])
     common, own = experiment.links.common(), experiment.links.of_devices()
     factors = experiment.compute.factors() if experiment.compute is not None else {}
     alike: dict[tuple[LinkTimes, float], list[int]] = {}

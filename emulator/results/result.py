@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.energy import energy_line
-from emulator.console.units import decimal, grouped, human_bytes, human_seconds, measured
+from emulator.console.tables import plain_table, traffic_table
+from emulator.console.units import decimal, grouped, human_seconds, measured
 from emulator.results.record import RunRecord
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
@@ -26,9 +27,11 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     if summary.mean is not None:
         console.print(metric_table(summary))
         if found.tasks:
-            shown = {name: measured(value, metric) for name, value in found.tasks.items()}
-            console.print(_pairs("task", metric.name, shown))
-    console.print(traffic_table(summary))
+            tasks = plain_table("task", numbers=[metric.name])
+            for name, value in found.tasks.items():
+                tasks.add_row(Text(printable(name)), measured(value, metric))
+            console.print(tasks)
+    console.print(traffic_table({link: summary.link(link) for link in LINKS}))
     print_timing(summary, console)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
@@ -56,9 +59,7 @@ def print_timing(summary: Summary, console: Console) -> None:
 def metric_table(summary: Summary) -> Table:
     """Return a table with the number of devices and the final main metric of each cluster, and the mean."""
     metric = summary.headline
-    table = Table("LPS", box=None, header_style="dim", pad_edge=False)
-    table.add_column("devices", justify="right")
-    table.add_column(metric.name, justify="right")
+    table = plain_table("LPS", numbers=["devices", metric.name])
     shown = list(summary.clusters)[:CLUSTERS_SHOWN]
     for lps_id in shown:
         devices = str(len(summary.clusters[lps_id]))
@@ -69,33 +70,13 @@ def metric_table(summary: Summary) -> Table:
     return table
 
 
-def traffic_table(summary: Summary) -> Table:
-    """Return a table with the bytes by link and direction."""
-    table = Table("link", box=None, header_style="dim", pad_edge=False)
-    table.add_column("up", justify="right")
-    table.add_column("down", justify="right")
-    for link in LINKS:
-        table.add_row(link, human_bytes(summary.link(link).up), human_bytes(summary.link(link).down))
-    return table
-
-
 def virtual_table(virtual: Virtual) -> Table:
     """Return a table of virtual times. The row for global rounds has means over LPSs, and the row for LPS rounds has
     means over devices. If devices answered questions before training, the table also has a row for the questions.
     """
-    table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
-    for part in PARTS:
-        table.add_column(part, justify="right")
+    table = plain_table(f"virtual time: {human_seconds(virtual.seconds)}", numbers=PARTS)
     if virtual.before.total:
         table.add_row("questions, a device", *(human_seconds(getattr(virtual.before, part)) for part in PARTS))
     for name, tier in (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps)):
         table.add_row(name, *(human_seconds(getattr(tier, part)) for part in PARTS))
-    return table
-
-
-def _pairs(name: str, value: str, rows: dict[str, str]) -> Table:
-    table = Table(name, box=None, header_style="dim", pad_edge=False)
-    table.add_column(value, justify="right")
-    for key, shown in rows.items():
-        table.add_row(Text(printable(key)), shown)
     return table

@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import counted, decimal, human_bytes, human_seconds, measured
+from emulator.console.tables import plain_table, traffic_table
+from emulator.console.units import counted, decimal, human_seconds, measured
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
 from fedstrata.process.owned import Restart
@@ -198,7 +199,7 @@ def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> R
     parts: list[RenderableType] = [_head(status, seconds)]
     if status.clusters:
         parts.append(_cluster_table(status))
-    parts.append(_traffic_table(status))
+    parts.append(traffic_table(traffic(status)))
     if status.waits:
         parts.append(Text(waits_line(status), style="yellow"))
     parts += [Text(restart_line(restart), style="yellow") for restart in restarts[-RESTARTS_SHOWN:]]
@@ -217,10 +218,8 @@ def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
 
 
 def _cluster_table(status: pb.RunStatus) -> Table:
-    table = Table("cluster", box=None, header_style="dim", pad_edge=False)
     metric = headline_of(status)
-    for column in ("devices", "LPS round", "loss", metric.name):
-        table.add_column(column, justify="right")
+    table = plain_table("cluster", numbers=["devices", "LPS round", "loss", metric.name])
     for cluster in status.clusters[:CLUSTERS_SHOWN]:
         table.add_row(
             Text(printable(cluster.home_id)),
@@ -231,15 +230,6 @@ def _cluster_table(status: pb.RunStatus) -> Table:
         )
     if len(status.clusters) > CLUSTERS_SHOWN:
         table.add_row(f"and {counted(len(status.clusters) - CLUSTERS_SHOWN, 'cluster')} more")
-    return table
-
-
-def _traffic_table(status: pb.RunStatus) -> Table:
-    table = Table("link", box=None, header_style="dim", pad_edge=False)
-    table.add_column("up", justify="right")
-    table.add_column("down", justify="right")
-    for link, bytes_ in traffic(status).items():
-        table.add_row(link, human_bytes(bytes_.up), human_bytes(bytes_.down))
     return table
 
 

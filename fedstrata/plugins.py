@@ -59,16 +59,17 @@ def describe(error: BaseException, own: Any = None) -> str:
 
 
 @contextmanager
-def or_failed(what: str, own: Any, function: str) -> Iterator[None]:
-    """Execute a block that calls a function of `own`. If the block raises an error that is not a FedstrataError, raise
-    PluginError instead. Its message begins with `what`, such as "method fedavg", and names the line in the user's file.
+def or_failed(said: str, own: Any = None) -> Iterator[None]:
+    """Execute a block that calls the user's function, class or object `own`. If the block raises an error that is not a
+    FedstrataError, raise PluginError instead. Its message is `said`, such as "method fedavg failed with", and then the
+    error with the line in the user's file.
     """
     try:
         yield
     except FedstrataError:
         raise
     except Exception as error:
-        raise PluginError(f"{what} failed in {function}: {describe(error, own)}") from error
+        raise PluginError(f"{said} {describe(error, own)}") from error
 
 
 def guarded(what: str, own: type[Kind], base: type[Kind]) -> type[Kind]:
@@ -92,12 +93,12 @@ def _guards(what: str, own: type, base: type) -> Iterator[tuple[str, Any]]:
 def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(own: Any, *given: Any, **named: Any) -> Any:
-        with or_failed(what, own, function.__name__):
+        with or_failed(f"{what} failed in {function.__name__}:", own):
             result = function(own, *given, **named)
         return awaited(own, result) if inspect.isawaitable(result) else result
 
     async def awaited(own: Any, result: Awaitable[Any]) -> Any:
-        with or_failed(what, own, function.__name__):
+        with or_failed(f"{what} failed in {function.__name__}:", own):
             return await result
 
     return run

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from emulator.results.record import RunRecord
 from fedstrata.datasets import Examples, dataset_info
-from fedstrata.errors import DataError, FedstrataError, PluginError
+from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.methods.base import uses_own_model
 from fedstrata.models import Model
-from fedstrata.plugins import describe
+from fedstrata.plugins import or_failed
 from fedstrata.streams.architectures import Architecture, Architectures
 
 if TYPE_CHECKING:
@@ -62,17 +62,12 @@ class Trained:
         import torch
 
         parts, places = [], np.arange(len(examples))
-        try:
-            with torch.no_grad():
-                for start in range(0, max(1, len(examples)), BATCH_EXAMPLES):
-                    batch = examples.take(places[start : start + BATCH_EXAMPLES])
-                    more = {name: torch.tensor(array) for name, array in batch.more.items()}
-                    parts.append(self.model.outputs(self.tensors, torch.tensor(batch.inputs), **more))
+        with or_failed(f"model {self.experiment.model.name} fails with"), torch.no_grad():
+            for start in range(0, max(1, len(examples)), BATCH_EXAMPLES):
+                batch = examples.take(places[start : start + BATCH_EXAMPLES])
+                more = {name: torch.tensor(array) for name, array in batch.more.items()}
+                parts.append(self.model.outputs(self.tensors, torch.tensor(batch.inputs), **more))
             return torch.cat(parts).numpy()
-        except FedstrataError:
-            raise
-        except Exception as error:
-            raise PluginError(f"model {self.experiment.model.name} fails with {describe(error)}") from error
 
 
 class TrainedModels:

@@ -1,6 +1,5 @@
 """The energy that devices use in a run, in whole femtojoules. Sums of whole numbers do not depend on their order."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedstrata.clock.timeline import PARTS
@@ -33,14 +32,6 @@ class Energy:
 
 
 NONE = Energy()
-
-
-def summed(energies: Iterable[Energy]) -> Energy:
-    """Return the sum of all these energies."""
-    total = NONE
-    for each in energies:
-        total += each
-    return total
 
 
 def counts_energy(experiment: Experiment) -> bool:

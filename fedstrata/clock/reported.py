@@ -1,11 +1,11 @@
 """Checks of the times, the transfers and the work that children report. They refuse impossible numbers."""
 
+from fedstrata.clock.timeline import LAST_NS
 from fedstrata.errors import PayloadError
 from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED
 from fedstrata.rpc.server import MAX_MESSAGE_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
-LATEST_NS = 1 << 61  # time on the virtual clock: seventy years
 TIMES = ("begins_ns", "ends_ns", "ready_ns")
 SUMMED = ("down_ns", "compute_ns", "up_ns", "waiting_ns")  # fields that are sums over the children of a round
 DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
@@ -14,7 +14,7 @@ DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
 def check_work(work: pb.Work, child_id: str) -> None:
     """Raise PayloadError if a child cannot have done this work for an update."""
     longest_ns = max(work.busy_ns, work.computed_ns)
-    can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED
+    can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LAST_NS and work.computed_ns < MOST_COUNTED
     if not (0 <= work.answer_examples <= work.examples < MOST_MEASURED and can_be):
         raise PayloadError(f"{child_id} reports impossible work: {work.examples} examples, {longest_ns} ns")
     if not 0 <= work.answer_bytes <= MAX_MESSAGE_BYTES:  # an answer in a round is one message
@@ -25,7 +25,7 @@ def check_times(times: pb.RoundTimes, of: str) -> None:
     """Raise PayloadError if a round cannot have had these times and transfers. The error message begins with `of`, the
     name of the round.
     """
-    if not all(0 <= getattr(times, name) < LATEST_NS for name in TIMES):
+    if not all(0 <= getattr(times, name) < LAST_NS for name in TIMES):
         raise PayloadError(f"{of} is reported with an impossible time; its end is {times.ends_ns} ns")
     if any(getattr(times, name) < 0 for name in SUMMED):
         raise PayloadError(f"{of} is reported with a negative duration")
@@ -34,7 +34,7 @@ def check_times(times: pb.RoundTimes, of: str) -> None:
     are_sent = all(flow.unsent_bytes <= flow.up_bytes + flow.answer_bytes for flow in flows)
     if not (are_sent and all(0 <= size < MOST_COUNTED for size in sizes)):
         raise PayloadError(f"{of} is reported with flows of impossible sizes")
-    are_parts = all(0 <= took < LATEST_NS for flow in flows for took in (flow.down_ns, flow.compute_ns, flow.up_ns))
+    are_parts = all(0 <= took < LAST_NS for flow in flows for took in (flow.down_ns, flow.compute_ns, flow.up_ns))
     if not (are_parts and all(0 <= flow.away_ns <= flow.down_ns for flow in flows)):
         raise PayloadError(f"{of} is reported with flows of impossible durations")
     if not all(_can_be(each) for each in times.carried):

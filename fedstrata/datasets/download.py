@@ -75,18 +75,12 @@ def _fetched(url: str, target: Path) -> Iterator[Path]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f"partial-{secrets.token_hex(4)}-{target.name}")
-    with urlopen(url, timeout=TIMEOUT_S) as reply, _removed_unless_renamed(aside):  # noqa: S310  # a constant
-        with aside.open("xb") as file:
+    try:
+        with urlopen(url, timeout=TIMEOUT_S) as reply, aside.open("xb") as file:  # noqa: S310  # a constant
             _copy(reply, file)
         yield aside
-
-
-@contextmanager
-def _removed_unless_renamed(path: Path) -> Iterator[None]:
-    try:
-        yield
     finally:
-        path.unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
 
 
 def _check(found: str, expected: str) -> None:

@@ -116,7 +116,7 @@ class Examples:
     def inputs(self) -> Array:
         """All inputs, float32 or int64 of shape (n, *input_shape). Bytes are scaled at each access: prefer `take`."""
         stored: Array = self.stored[np.arange(len(self))] if self.is_drawn else self.stored
-        return _scaled(stored) if self.scale else stored
+        return np.divide(stored, PIXEL_SCALE, dtype=np.float32) if self.scale else stored
 
     @property
     def has_labels(self) -> bool:
@@ -301,10 +301,6 @@ def _described(examples: Examples) -> str:
 
 def _kind(array: Array) -> str:
     return f"{array.dtype} and shape {array.shape[1:]}" if array.ndim > 1 else str(array.dtype)
-
-
-def _scaled(values: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return np.divide(values, PIXEL_SCALE, dtype=np.float32)
 
 
 def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> None:

@@ -7,9 +7,9 @@ from fedstrata.datasets import cifar, digits, emnist, fashion_mnist, fcube, fold
 from fedstrata.datasets.examples import Dataset, DatasetInfo
 from fedstrata.datasets.published import Published
 from fedstrata.datasets.turning import in_orientations, oriented_info
-from fedstrata.errors import DataError, ExperimentError, FedstrataError, PluginError
+from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import DataSettings, SyntheticSettings
-from fedstrata.plugins import describe, load_plugin
+from fedstrata.plugins import load_plugin, or_failed
 
 BUILT_IN = {
     "digits": digits.INFO,
@@ -107,12 +107,8 @@ def _said(info: DatasetInfo) -> str:
 
 def _load_own(settings: DataSettings) -> Dataset:
     function = load_plugin(settings.name, "data set")
-    try:
+    with or_failed(f"data set {settings.name} failed with", function):
         dataset = function(settings)
-    except FedstrataError:
-        raise
-    except Exception as error:
-        raise PluginError(f"data set {settings.name} failed with {describe(error, function)}") from error
     if not isinstance(dataset, Dataset):
         raise PluginError(
             f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}; return "

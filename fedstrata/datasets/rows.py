@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.errors import DataError, FedstrataError, PluginError
-from fedstrata.plugins import describe
+from fedstrata.errors import DataError
+from fedstrata.plugins import or_failed
 
 Indices = NDArray[np.int64]
 Array = NDArray[Any]
@@ -76,16 +76,9 @@ class Rows:
         return np.asarray(self._item(index, address)[0])
 
     def _item(self, index: int, address: Sequence[int]) -> tuple[Any, Any]:
-        try:
-            with _drawing(address):
-                given, target = self._source[index]
-        except FedstrataError:
-            raise
-        except Exception as error:
-            name = type(self._source).__name__
-            raise PluginError(
-                f"data set {name}: reading item {index} failed with {describe(error, self._source)}"
-            ) from error
+        said = f"data set {type(self._source).__name__}: reading item {index} failed with"
+        with or_failed(said, self._source), _drawing(address):
+            given, target = self._source[index]
         return given, target
 
 

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment.messages import nearest, one_line
 from fedstrata.experiment.sections import PLUGIN, Settings
-from fedstrata.plugins import describe, guarded, load_plugin
+from fedstrata.plugins import guarded, load_plugin, or_failed
 
 Kind = TypeVar("Kind")
 Chosen = TypeVar("Chosen", bound=Settings)
@@ -83,11 +83,7 @@ class Registry(Generic[Kind, Chosen]):
         the user, and `make` or later a function of the object fails, PluginError is raised.
         """
         kind = self.kind(name)
-        try:
-            return make(kind if name in self.known else guarded(f"{self.section} {name}", kind, self.base))
-        except FedstrataError:
-            raise
-        except Exception as error:
-            if name in self.known:
-                raise
-            raise PluginError(f"{self.section} {name} failed with {describe(error)}") from error
+        if name in self.known:
+            return make(kind)
+        with or_failed(f"{self.section} {name} failed with"):
+            return make(guarded(f"{self.section} {name}", kind, self.base))

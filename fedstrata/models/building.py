@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from fedstrata.datasets import DatasetInfo
-from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models.cnn import cnn
 from fedstrata.models.convnet import convnet
@@ -17,7 +17,7 @@ from fedstrata.models.model import Model, tensors_of
 from fedstrata.models.resnet18 import resnet18
 from fedstrata.models.torch_module import Kinds, ModuleModel, from_module
 from fedstrata.models.weights import WeightsFile
-from fedstrata.plugins import describe, load_plugin
+from fedstrata.plugins import load_plugin, or_failed
 
 BUILT_IN = {
     "mlp": mlp,
@@ -71,12 +71,8 @@ def _of_kinds(model: Model, settings: ModelSettings) -> Model:
 
 def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
     own = load_plugin(settings.name, "model")
-    try:
+    with or_failed(f"model {settings.name} failed with", own):
         model = from_module(partial(own, **settings.options), None) if _is_module(own) else own(settings, info)
-    except FedstrataError:
-        raise
-    except Exception as error:
-        raise PluginError(f"model {settings.name} failed with {describe(error, own)}") from error
     if not isinstance(model, Model):
         raise PluginError(
             f"model {settings.name} must be a torch.nn.Module, or return a fedstrata.models.Model, not "

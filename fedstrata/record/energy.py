@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy, summed
+from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy
 from fedstrata.clock.timeline import PARTS
 from fedstrata.experiment import Experiment
 from fedstrata.record.links import with_update
@@ -118,10 +118,10 @@ def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergyS
     by_device = dict.fromkeys(device_ids, 0)
     for each in spent:
         by_device[device_ids[each.device]] += each.energy.total
-    total = summed(each.energy for each in spent)
+    total = sum((each.energy for each in spent), NONE)
     return EnergySummary(
         joules=total.total / JOULE_FJ,
         **total.joules(),
-        late=summed(each.energy for each in spent if each.is_late).total / JOULE_FJ,
+        late=sum(each.energy.total for each in spent if each.is_late) / JOULE_FJ,
         by_device={name: energy_fj / JOULE_FJ for name, energy_fj in by_device.items()},
     )

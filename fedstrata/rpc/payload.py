@@ -45,25 +45,15 @@ def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]
     return pb.PayloadHeader(encoding=_TO_PROTO[codec.encoding], parts=announced, payload_bytes=codec.payload_bytes)
 
 
-def accepted_codec(
-    header: pb.PayloadHeader, *, layout: Layout, encoding: AnyEncoding, name: str
-) -> tuple[PayloadCodec, int]:
-    """Check a payload's header, which must announce one part with this name, layout and encoding. Return the codec and
-    the number of examples.
-
-    Raises:
-        PayloadError: the header announces another encoding, part, tensor name, order, shape or length, or an impossible
-            scale.
-    """
-    codec, (weight,) = accepted_parts(header, layout=layout, parts=[(name, layout)], encoding=encoding)
-    return codec, weight
-
-
 def accepted_parts(
     header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
 ) -> tuple[PayloadCodec, tuple[int, ...]]:
     """Check a payload's header, which must announce exactly `parts`. Return the codec that decodes the payload into a
-    vector with `layout`, and the weights of the parts. Raises PayloadError like `accepted_codec`.
+    vector with `layout`, and the weights of the parts.
+
+    Raises:
+        PayloadError: the header announces another encoding, part, tensor name, order, shape or length, or an impossible
+            scale.
     """
     if header.encoding != _TO_PROTO[encoding]:
         raise PayloadError(

@@ -167,7 +167,7 @@ def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, 
     """
     if not num_examples:
         return {metric.name: None for metric in task.metrics}
-    with or_failed(f"task {task.options.name}", task, "summarise"):
+    with or_failed(f"task {task.options.name} failed in summarise:", task):
         found = task.summarise(tuple(sums), num_examples)
         return {metric.name: _in_range(metric, found.get(metric.name)) for metric in task.metrics}
 

@@ -97,9 +97,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         kind = next(kind for kind in KINDS if getattr(handler, kind))
         behaviour, check = getattr(handler, kind), _Check(self, details.method)
         if handler.request_streaming:
-            return handler._replace(**{kind: _guarded_stream(behaviour, check)})
-        as_stream = kind.replace("unary", "stream", 1)
-        return handler._replace(**{"request_streaming": True, kind: None, as_stream: _guarded(behaviour, check)})
+            return handler._replace(**{kind: _guarded(behaviour, check, check.each_message)})
+        guarded, as_stream = _guarded(behaviour, check, check.only_message), kind.replace("unary", "stream", 1)
+        return handler._replace(**{"request_streaming": True, kind: None, as_stream: guarded})
 
     def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
         """Return the caller of an RPC, after a check of its certificate and its role.
@@ -120,15 +120,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 "run", f"{peer} belongs to run {quoted(peer.domain)}, but this is {quoted(self._tls.me.domain)}"
             )
         caller = Caller(peer, b"".join((*auth.get("x509_pem_cert", ()), *auth.get("x509_pem_cert_chain", ()))))
-        self._check_valid(caller)
-        self._check_outdated(caller)
+        self.check_sent(caller)
         if rule is None or not any(peer.is_a(role) for role in rule.roles):
             allowed = " or ".join(rule.roles) if rule else "nobody"
             raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}; allowed: {allowed}")
         return caller
 
     def check_sent(self, caller: Caller) -> None:
-        """Check that a further reply may be sent to the caller.
+        """Check the caller's certificate, at the beginning of a call and before each reply.
 
         Raises:
             NotAllowedError: the caller is revoked.
@@ -321,6 +320,10 @@ class _Check:
         await self.message(caller, message)
         return message
 
+    async def each_message(self, caller: Caller, messages: AsyncIterator[Any]) -> "_Checked":
+        """Return an iterator that checks each message of a stream when the handler reads it."""
+        return _Checked(messages, self, caller)
+
     async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
         """Read, check and return the first message of a stream. Raises StopAsyncIteration for an empty stream."""
         async with self._guard.shares.reading(caller.peer):
@@ -345,15 +348,15 @@ class _Check:
             await self._guard.check(caller, self._method, self._rule, message)
 
 
-def _guarded(behaviour: Any, check: _Check) -> Any:
-    """Return a handler for calls with one request message. The message is read only after the caller was accepted.
-    Until then, at most one flow-control window of the stream is in memory.
+def _guarded(behaviour: Any, check: _Check, read: Callable[[Caller, Any], Awaitable[Any]]) -> Any:
+    """Return a handler for calls. `read` reads and checks the only message, or each message of a stream. Messages are
+    read only after the caller was accepted. Until then, at most one flow-control window of the stream is in memory.
     """
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             with check.caller(context) as caller:
-                request = await check.only_message(caller, requests)
+                request = await read(caller, requests)
                 async for reply in check.replies(caller, behaviour(request, context)):
                     yield reply
 
@@ -361,30 +364,9 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
 
     async def run(requests: Any, context: Context) -> Any:
         with check.caller(context) as caller:
-            request = await check.only_message(caller, requests)
+            request = await read(caller, requests)
             async with check.over(caller):
                 return await behaviour(request, context)
-
-    return run
-
-
-def _guarded_stream(behaviour: Any, check: _Check) -> Any:
-    """Return a handler for calls with a stream of request messages. Each message is checked when the
-    handler reads it.
-    """
-    if isasyncgenfunction(behaviour):
-
-        async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
-            with check.caller(context) as caller:
-                async for reply in check.replies(caller, behaviour(_Checked(requests, check, caller), context)):
-                    yield reply
-
-        return stream
-
-    async def run(requests: Any, context: Context) -> Any:
-        with check.caller(context) as caller:
-            async with check.over(caller):
-                return await behaviour(_Checked(requests, check, caller), context)
 
     return run
 

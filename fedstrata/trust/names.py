@@ -57,7 +57,7 @@ class Name:
                 )
         if self.role == "lps" and not LPS_ID.fullmatch(self.id):
             raise CertificateError(f"{quoted(self.id)} is not the id of an LPS; these are lps-0, lps-1, …")
-        if self.last and (self.role != "device" or not _is_row(self.id, self.last)):
+        if self.last and (self.role != "device" or _apart(self.id, self.last) <= 0):
             raise CertificateError(
                 f"{quoted(self.id)} and {quoted(self.last)} are not the first and last id of a range of devices"
             )
@@ -137,7 +137,7 @@ def device_names(ids: Iterable[str]) -> list[Name]:
     names: list[Name] = []
     for device_id in ids:
         before = names[-1] if names else None
-        if before is not None and _follows(before.last or before.id, device_id):
+        if before is not None and _apart(before.last or before.id, device_id) == 1:
             names[-1] = Name("device", before.id, device_id)
         else:
             names.append(Name("device", device_id))
@@ -249,14 +249,9 @@ def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 
 
-def _is_row(first: str, last: str) -> bool:
-    """Return whether two ids can be the ends of a range: they differ only in the number at their ends, and the first
-    number is smaller.
+def _apart(first: str, last: str) -> int:
+    """Return by how much the number at the end of `last` exceeds the number at the end of `first`. If the ids differ in
+    more than these numbers, return 0.
     """
     low, high = _numbered(first), _numbered(last)
-    return low is not None and high is not None and low[0] == high[0] and low[1] < high[1]
-
-
-def _follows(before: str, after: str) -> bool:
-    low, high = _numbered(before), _numbered(after)
-    return low is not None and high is not None and low[0] == high[0] and low[1] + 1 == high[1]
+    return high[1] - low[1] if low is not None and high is not None and low[0] == high[0] else 0

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from fedstrata.clock.gps_side import GpsClock
-from fedstrata.clock.reported import LATEST_NS
+from fedstrata.clock.timeline import LAST_NS
 from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import or_failed
@@ -82,7 +82,7 @@ class Bundles:
         with refused_by_method():
             for answer in answers.values():
                 self._method.check_answer(self.question, arrays_of(self.question, answer), ())
-        if not 0 <= header.answered_ns < LATEST_NS:
+        if not 0 <= header.answered_ns < LAST_NS:
             raise PayloadError(f"{header.home_id} sends answers of time {header.answered_ns} ns, which is impossible")
         return self.question
 
@@ -125,7 +125,7 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
     """Return the number of the cluster that the method chooses for the late device `late`. Raises PluginError if the
     method's code fails, or chooses a cluster that the plan does not have.
     """
-    with or_failed(f"method {method.options.name}", method, "place"):
+    with or_failed(f"method {method.options.name} failed in place:", method):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
         raise PluginError(f"a method placed a late device in cluster {cluster}, and there are {len(plan.clusters)}")
@@ -136,5 +136,5 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
     """Let a method make a plan from the devices' answers, and return the plan. `before` is the previous plan; None for
     the first plan. Raises PluginError if the method's code fails.
     """
-    with or_failed(f"method {method.options.name}", method, "plan"):
+    with or_failed(f"method {method.options.name} failed in plan:", method):
         return method.plan(moment, answers, before)

@@ -22,7 +22,7 @@ from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.open_round import Message
-from fedstrata.rpc.payload import accepted_codec
+from fedstrata.rpc.payload import accepted_parts
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
@@ -234,7 +234,8 @@ class ModelSearch:
             raise PayloadError(f"{who} sends its model of round {header.round}, but was asked for round {held_round}")
         if not DIGEST.fullmatch(header.sha256):
             raise PayloadError(f"{who} sends a model with digest {quoted(header.sha256)}, expected a SHA-256")
-        codec, _ = accepted_codec(header.payload, layout=self._layout, encoding="float32", name=MODEL_PART)
+        expected = [(MODEL_PART, self._layout)]
+        codec, _ = accepted_parts(header.payload, layout=self._layout, parts=expected, encoding="float32")
         self._votes.said[who] = Said(header.round, header.sha256)
         self._changes.tell()
         await self._changes.wait_until(lambda: self._votes.reading == who or not self._is_wanted(who), None)

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedstrata.errors import PluginError
 from fedstrata.experiment.sections import MethodSettings, known_or_own
-from fedstrata.plugins import describe, load_plugin
+from fedstrata.plugins import load_plugin, or_failed
 
 FeatureMap = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 
@@ -64,10 +64,8 @@ def feature_map(settings: FeatureOptions) -> FeatureMap:
     own = load_plugin(settings.features, "feature map")
 
     def checked(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        try:
+        with or_failed(f"feature map {settings.features} failed with", own):
             features = np.asarray(own(inputs), dtype=np.float64)
-        except Exception as error:
-            raise PluginError(f"feature map {settings.features} failed with {describe(error, own)}") from error
         _check(features, settings, num_examples=len(inputs))
         return features
 

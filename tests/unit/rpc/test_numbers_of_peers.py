@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from emulator.runs.client import checked_status
 from fedstrata.errors import PayloadError
 from fedstrata.rounds.notes import HeldOut, check_evaluation, check_lps_rounds, check_notes
-from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.rpc.payload import accepted_parts, payload_header
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2, tensors_pb2
@@ -33,7 +33,7 @@ def held_out(**said: Any) -> None:
 
 def scale(number: float) -> None:
     header = payload_header(PayloadCodec(LAYOUT, "int8", [number]), name="update")
-    accepted_codec(header, layout=LAYOUT, encoding="int8", name="update")
+    accepted_parts(header, layout=LAYOUT, parts=[("update", LAYOUT)], encoding="int8")
 
 
 def waited(folder: Path, number: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Encoding
-from fedstrata.rpc.payload import KNOWN_HEADERS, Acceptance, accepted_codec, parts_header, payload_header
+from fedstrata.rpc.payload import KNOWN_HEADERS, Acceptance, accepted_parts, parts_header, payload_header
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import tensors_pb2 as pb
 
@@ -21,7 +21,8 @@ def header(encoding: Encoding = "float32") -> pb.PayloadHeader:
 
 
 def accept(message: pb.PayloadHeader, encoding: Encoding = "float32") -> tuple[PayloadCodec, int]:
-    return accepted_codec(message, layout=LAYOUT, encoding=encoding, name="fed_avg")
+    codec, (weight,) = accepted_parts(message, layout=LAYOUT, parts=[("fed_avg", LAYOUT)], encoding=encoding)
+    return codec, weight
 
 
 @pytest.mark.parametrize("encoding", ["float32", "float16", "bfloat16", "int8"])

@@ -1,4 +1,4 @@
-"""Every example renders, is valid for the oldest and newest Kubernetes, and has the pods its experiment asks for."""
+"""The examples render, are valid for the oldest and newest Kubernetes, and have the pods their experiments ask for."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from helm_python import lint
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.methods.registry import NAMES
 from tests.support.charts import (
+    CASES,
     CHART,
-    EXPERIMENTS,
     NEWEST,
     OLDEST,
     ROOT,
-    VARIANTS,
+    SHAPES,
     Object,
     experiment_values,
     identity,
@@ -29,8 +29,6 @@ from tests.support.charts import (
     values_of,
 )
 
-CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
-CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
 OWN_RESOURCES = (
     "PodMonitor",
     "PrometheusRule",
@@ -95,7 +93,7 @@ def test_lint_finds_nothing(values: dict[str, Any]) -> None:
     assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
 def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path: Path) -> None:
     experiment = load_experiment(path)
     objects = render(experiment_values(path))

@@ -9,11 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fedstrata.process.http import StatusServer
-from tests.support.charts import CHART, EXPERIMENTS, VARIANTS, experiment_values, one, pods, render, values_of
-
-CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
-CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in EXPERIMENTS]
-
+from tests.support.charts import CASES, CHART, one, pods, render, values_of
 
 LOOSER = {"everything", "extended", "outside"}  # whose values ask for more, or for another user
 

@@ -21,6 +21,7 @@ def test_the_pods_of_every_example_are_as_up_works_them_out(path: Path) -> None:
     assert requested(lps) == f"{worked_out['lps']['memoryMi']['pod']}Mi"
     if experiment.partition.kind != "local":
         devices = one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]
+        assert devices["replicas"] == experiment.device_count
         assert requested(devices) == f"{sum(worked_out['device']['memoryMi'].values())}Mi"
 
 

@@ -1,13 +1,18 @@
 """Rendering the chart with Helm's own engine, and reading what came out. No cluster, no helm binary."""
 
 import json
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
+import pytest
 import yaml
 from helm_python import Chart, _native
+
+from fedstrata.experiment_file import load_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fedstrata"
@@ -16,6 +21,9 @@ EXPERIMENTS = sorted(
     path for path in (ROOT / "experiments").rglob("*.yaml") if not {"sweeps", "published"} & {*path.parts}
 )
 OLDEST, NEWEST = "v1.20.2", "v1.37.0"
+
+# Every object of a version is validated with the same definitions, of nearly two megabytes: they are read once.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 MADE_BY_UP = {"tls": {"mode": "generated"}}  # what `fedstrata up` chooses where nothing is said
 
@@ -56,11 +64,16 @@ def render(
 ) -> list[Object]:
     """The objects of a release, in the order of the templates' names."""
     files = rendered_files(values or {}, version=version, release=release, namespace=namespace, apis=apis)
-    documents: list[Object] = []
-    for name, text in sorted(files.items()):
-        if name != "NOTES.txt":
-            documents += [document for document in yaml.load_all(text, LOADER) if document]
-    return documents
+    objects: list[Object] = pickle.loads(
+        _read("\n---\n".join(files[name] for name in sorted({*files} - {"NOTES.txt"})))
+    )
+    return objects
+
+
+@cache
+def _read(text: str) -> bytes:
+    """The objects of a text, each time new: tests change them."""
+    return pickle.dumps([document for document in yaml.load_all(text, LOADER) if document])
 
 
 def notes(values: Mapping[str, Any] | None = None, *, release: str = "demo", namespace: str = "lab") -> str:
@@ -84,6 +97,18 @@ def experiment_values(path: Path) -> dict[str, Any]:
     if yaml.safe_load(text)["partition"]["kind"] == "local":
         values["device"] = {"kind": "DaemonSet"}
     return values
+
+
+def shape(path: Path) -> tuple[str, bool, bool]:
+    """What the chart tells experiments apart by, other than names and numbers."""
+    experiment = load_experiment(path)
+    return experiment.partition.kind, experiment.topology is None, experiment.data.name == "digits"
+
+
+# One experiment of each shape, and every example of values.
+SHAPES = [*{shape(path): path for path in EXPERIMENTS}.values()]
+CASES = [pytest.param(values_of(path), id=path.stem) for path in VARIANTS]
+CASES += [pytest.param(experiment_values(path), id=f"experiments-{path.stem}") for path in SHAPES]
 
 
 def one(objects: list[Object], kind: str, name: str) -> Object:

@@ -211,10 +211,11 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
             f"{where}: the folder {longest:.40}… would have a name of {len(longest)} characters, but {LONGEST_FOLDER} "
             "is the limit; give the axes or choices shorter names"
         )
+    found = [_experiments(plain, own, file.seeds, f"{where}: {place.label}") for place, own in changes.items()]
     runs = [
-        SweepRun(place=place, experiment=_experiment(plain, own, seed, f"{where}: {place.label}"))
-        for seed in file.seeds
-        for place, own in changes.items()
+        SweepRun(place=place, experiment=experiment)
+        for of_seed in zip(*found, strict=True)
+        for place, experiment in zip(changes, of_seed, strict=True)
     ]
     _refuse_equal(runs[: len(changes)], where)
     return Sweep(
@@ -280,10 +281,11 @@ def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
     return with_files(base, FILE_KEYS, lambda section, name, _: {**section, name: str(Path(folder, section[name]))})
 
 
-def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
-    overrides = [override_of(key, value) for key, value in own.items()]
+def _experiments(base: dict[str, Any], own: Overrides, seeds: Sequence[int], where: str) -> list[Experiment]:
+    """Return the experiment of a cell in a setting, once for each seed."""
     try:
-        return checked(overridden(base, overrides), Path(where).parent, seed)
+        document = overridden(base, [override_of(key, value) for key, value in own.items()])
+        return [checked(document, Path(where).parent, seed) for seed in seeds]
     except ExperimentError as error:
         raise type(error)(f"{where}: {str(error).removeprefix('--set ')}") from None
 

@@ -22,7 +22,9 @@ def test_an_address_is_written_as_it_is_read(host: str, port: int, written: str)
     assert split_address(written) == (host, port)
 
 
-@pytest.mark.parametrize("text", ["gps", ":1", "gps:x", "gps:65536", "gps:" + "1" * 5000, "a..b:1", "x" * 64 + ":1"])
+@pytest.mark.parametrize(
+    "text", ["", "gps", ":1", "gps:x", "gps:65536", "gps:" + "1" * 5000, "a..b:1", "x" * 64 + ":1"]
+)
 def test_what_cannot_be_connected_to_is_no_address(text: str) -> None:
     with pytest.raises(AddressError, match="is not an address; write host:port"):
         split_address(text)

@@ -37,14 +37,32 @@ def test_every_experiment_of_a_paper_is_looked_at() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(GROUPS)
 
 
-@pytest.mark.parametrize(("name", "runs"), [("user_centric_groups", 6 * 2 * 5), ("user_centric_label", 7 * 5)])
-def test_the_user_centric_table_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on(
-    name: str, runs: int
-) -> None:
+LABEL_MEANS = {"local", "label_means"}
+USER_CENTRIC = {"local", "fedavg", "cfl", "fedfomo", "user_centric"}
+# Scores exchanges no weights, and needs public labels; flux is in label_means; the models have no statistics.
+NOT_RIVALS = {
+    "scores", "flux", "fedbn", "fedavg_ft", "fedrep", "fedbabu", "lg_fedavg", "scaffold", "fednova", "perfedavg",
+    "pfedme", "apfl",
+}  # fmt: skip
+LISTS = {  # by name how many runs, the baseline, and the methods
+    "adaptive": (10 * 2 * 5, "local", {"local", "adaptive"}),
+    "fedtsdp": (8 * 4 * 5, "local", {"local", "fedavg", "fedprox", "ditto", "fedper", "cfl", "fedtsdp"}),
+    "grouping": (5 * 10 * 5, "pacfl", {"one_shot", "pacfl"}),
+    "label_means_accuracy": (4 * 2 * 5, "local", LABEL_MEANS | {"oracle", "user_centric"}),
+    "label_means_adaptive": (4 * 2 * 5, "local", LABEL_MEANS | {"oracle", "adaptive"}),
+    "label_means_label_shift": (4 * 2 * 5, "local", LABEL_MEANS | {"user_centric", "ditto"}),
+    "rivals": (18 * 5, "fedavg", {*NAMES} - NOT_RIVALS),
+    "scores": (5 * 5, "local", {"scores"}),
+    "scores_held_out": (5 * 5, "local", {"scores"}),
+    "user_centric_groups": (6 * 2 * 5, "local", USER_CENTRIC | {"oracle"}),
+    "user_centric_label": (7 * 5, "local", USER_CENTRIC),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_table_has_its_papers_methods_and_no_seed_that_was_tuned_on(name: str) -> None:
     sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
-    methods = {run.experiment.method.name for run in sweep.runs}
-    assert (len(sweep.runs), sweep.baseline) == (runs, "local")
-    assert {"local", "fedavg", "cfl", "fedfomo", "user_centric"} <= methods
+    assert (len(sweep.runs), sweep.baseline, {run.experiment.method.name for run in sweep.runs}) == LISTS[name]
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
 
 
@@ -52,58 +70,9 @@ def test_the_user_centric_table_has_its_papers_baselines_and_local_training_and_
     ("name", "readings"),
     [("scores", {"rows", "columns", "alone"}), ("scores_held_out", {"rows", "columns", "alone", "labels"})],
 )
-def test_the_tables_of_scores_have_what_needs_no_exchange_and_no_seed_that_was_tuned_on(
-    name: str, readings: set[str]
-) -> None:
+def test_the_tables_of_scores_have_what_needs_no_exchange(name: str, readings: set[str]) -> None:
     sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
-    assert (len(sweep.runs), sweep.baseline) == (5 * 5, "local")
     assert {run.experiment.method.model_dump()["reading"] for run in sweep.runs} == readings
-    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
-
-
-def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no_seed_that_was_tuned_on() -> None:
-    sweep = load_sweep(FOLDER.parent / "sweeps" / "fedtsdp.yaml")
-    methods = {run.experiment.method.name for run in sweep.runs}
-    assert (len(sweep.runs), sweep.baseline) == (8 * 4 * 5, "local")
-    assert methods == {"local", "fedavg", "fedprox", "ditto", "fedper", "cfl", "fedtsdp"}
-    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
-
-
-LABEL_MEANS = {"local", "label_means"}
-LISTS = {
-    "adaptive": (10 * 2 * 5, {"local", "adaptive"}),
-    "grouping": (5 * 10 * 5, {"one_shot", "pacfl"}),
-    "label_means_accuracy": (4 * 2 * 5, LABEL_MEANS | {"oracle", "user_centric"}),
-    "label_means_adaptive": (4 * 2 * 5, LABEL_MEANS | {"oracle", "adaptive"}),
-    "label_means_label_shift": (4 * 2 * 5, LABEL_MEANS | {"user_centric", "ditto"}),
-    # scores exchanges no weights, and needs public labels; flux is in label_means; the models have no statistics
-    "rivals": (
-        18 * 5,
-        set(NAMES)
-        - {
-            "scores",
-            "flux",
-            "fedbn",
-            "fedavg_ft",
-            "fedrep",
-            "fedbabu",
-            "lg_fedavg",
-            "scaffold",
-            "fednova",
-            "perfedavg",
-            "pfedme",
-            "apfl",
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_a_table_has_its_methods_and_no_seed_that_was_tuned_on(name: str) -> None:
-    sweep = load_sweep(FOLDER.parent / "sweeps" / f"{name}.yaml")
-    runs, methods = LISTS[name]
-    assert (len(sweep.runs), {run.experiment.method.name for run in sweep.runs}) == (runs, methods)
-    assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
 
 
 PUBLISHED = {

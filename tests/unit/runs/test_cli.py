@@ -231,8 +231,11 @@ DEVICE_THAT_WAITS = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("listens", [True, False], ids=["while devices start", "while the GPS starts"])
+@pytest.mark.parametrize(
+    ("number", "listens"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["while devices start", "while the GPS starts"],
+)
 def test_an_interrupted_run_leaves_its_folder_and_no_process(
     experiment: Path, tmp_path: Path, number: signal.Signals, listens: bool
 ) -> None:

@@ -87,9 +87,13 @@ def test_an_unknown_table_is_met_with_the_nearest_name() -> None:
         find_table("fedbench-fcub")
 
 
-def test_the_list_names_each_table_with_the_size_of_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_each_table_with_the_size_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table(tmp_path)
+    monkeypatch.setattr("emulator.reproduce.table.TABLES", tmp_path)
     assert cli.execute(["reproduce", "--list"]) == 0
-    said = "fedbench-fcube: 4 values, 15 runs of up to 50 rounds and 4 devices, mlp"
+    said = "tiny: 2 values, 8 runs of up to 10 rounds and 2 devices, mlp"
     assert said in capsys.readouterr().out.replace("\xa0", " ").splitlines()
 
 

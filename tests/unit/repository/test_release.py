@@ -47,11 +47,6 @@ def release(out: Path, *more: str, **environment: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return release(tmp_path_factory.mktemp("first"), "--without-site")
-
-
-@pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = ec.generate_private_key(ec.SECP256R1())
     path = tmp_path_factory.mktemp("key") / "key.pem"
@@ -60,7 +55,8 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def signed(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def released(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A signed release."""
     return release(tmp_path_factory.mktemp("signed"), "--without-site", FEDSTRATA_SIGNING_KEY=str(key))
 
 
@@ -71,11 +67,13 @@ def chart(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.runs
-def test_a_release_is_the_same_bytes_each_time(released: Path, signed: Path) -> None:
+def test_a_release_is_the_same_bytes_each_time_and_signed_only_with_a_key(released: Path, tmp_path: Path) -> None:
+    again = release(tmp_path, "--without-site")
     names = {"SHA256SUMS", *(f"fedstrata-{VERSION}{rest}" for rest in RESTS)}
-    assert names | {f"fedstrata-{VERSION}-py3-none-any.whl"} == {path.name for path in released.iterdir()}
-    for path in released.iterdir():
-        assert path.read_bytes() == (signed / path.name).read_bytes(), path.name
+    assert names | {f"fedstrata-{VERSION}-py3-none-any.whl"} == {path.name for path in again.iterdir()}
+    assert {path.name for path in released.iterdir()} == {path.name for path in again.iterdir()} | {"SHA256SUMS.sig"}
+    for path in again.iterdir():
+        assert path.read_bytes() == (released / path.name).read_bytes(), path.name
 
 
 def test_the_checksums_are_those_of_the_files(released: Path) -> None:
@@ -106,7 +104,7 @@ def test_the_provenance_names_the_commit_and_every_file(released: Path) -> None:
     for subject in said["subject"]:
         content = (released / subject["name"]).read_bytes()
         assert subject["digest"] == {"sha256": hashlib.sha256(content).hexdigest()}
-    others = {"SHA256SUMS", f"fedstrata-{VERSION}.intoto.json"}
+    others = {"SHA256SUMS", "SHA256SUMS.sig", f"fedstrata-{VERSION}.intoto.json"}
     assert {subject["name"] for subject in said["subject"]} == {path.name for path in released.iterdir()} - others
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     (source,) = said["predicate"]["buildDefinition"]["resolvedDependencies"]
@@ -168,11 +166,11 @@ def openssl(*words: object, **options: Any) -> subprocess.CompletedProcess[bytes
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_openssl_verifies_the_signature_of_the_checksums(signed: Path, key: Path, tmp_path: Path) -> None:
+def test_openssl_verifies_the_signature_of_the_checksums(released: Path, key: Path, tmp_path: Path) -> None:
     public, raw, sums = tmp_path / "key.pub", tmp_path / "raw.sig", tmp_path / "SHA256SUMS"
     assert openssl("ec", "-in", key, "-pubout", "-out", public).returncode == 0
-    shutil.copy(signed / "SHA256SUMS", sums)
-    raw.write_bytes(base64.b64decode((signed / "SHA256SUMS.sig").read_bytes(), validate=True))
+    shutil.copy(released / "SHA256SUMS", sums)
+    raw.write_bytes(base64.b64decode((released / "SHA256SUMS.sig").read_bytes(), validate=True))
     check = ("dgst", "-sha256", "-verify", public, "-signature", raw, sums)
     assert openssl(*check).stdout == b"Verified OK\n"
     sums.write_bytes(sums.read_bytes() + b"0" * 64 + b"  more\n")

@@ -24,8 +24,20 @@ from emulator.commands.main import execute
 from emulator.shipped.share import CHART
 from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
-from tests.support.kept_secrets import Kept
-from tests.unit.cluster.test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
+from tests.support.releases import (
+    DIGITS,
+    LAB,
+    QUIET,
+    QUOTA,
+    SCHEDULER,
+    Noted,
+    a_pod,
+    a_set,
+    a_warning,
+    experiment,
+    raising,
+    up,
+)
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 
@@ -115,7 +127,7 @@ def test_where_own_code_is_not_here_the_charts_memory_holds_and_that_is_said(
         "name: elsewhere\ndata: {name: digits}\nmodel: {name: 'in_an_image:model'}\n"
         "partition: {kind: iid, devices: 2, examples_per_device: 9}\nmethod: fedavg\n"
     )
-    noted = Noted(monkeypatch, chart=None, claims=[])
+    noted = Noted(monkeypatch, chart=None)
     remote.up(LAB, UpRequest(experiment=load_for_cluster(path, (), None)), Console())
     assert "device" not in noted.upgraded
     assert "the chart's or your values apply" in capsys.readouterr().out
@@ -129,95 +141,35 @@ def test_the_chart_of_a_release_is_told_by_the_command_and_by_the_library() -> N
 # --- up and down, on a Helm and a Kubernetes that only note what they are asked -------------------------------------
 
 
-class Noted:
-    """What was asked of Helm and of Kubernetes, in order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, chart: str | None, claims: list[str]) -> None:
-        self.calls: list[str] = []
-        self.upgraded: dict[str, Any] = {}
-        monkeypatch.setattr(Helm, "chart", lambda _: chart)
-        self.kept: dict[str, Any] = {"lps": {"env": []}, "device": {"devicesPerPod": 5}}
-        monkeypatch.setattr(Helm, "values", lambda _: self.upgraded or self.kept)
-        monkeypatch.setattr(Helm, "check", lambda *_: None)
-        monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
-        monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
-        monkeypatch.setattr(remote, "status", self._noting("status", pb.RunStatus(phase="failed")))
-        for name, answer in (
-            ("wait_gone", None),
-            ("delete_tests", None),
-            ("wait_ready", None),
-            ("delete_claims", claims),
-            ("claims", claims),
-            ("may", True),
-        ):
-            monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
-        monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
-        self.secrets = Kept()
-        monkeypatch.setattr(InstalledRelease, "secrets", self.secrets)
-
-    def _noting(self, name: str, answer: object) -> Any:
-        def note(*_: object, **__: object) -> object:
-            self.calls.append(name)
-            return answer
-
-        return note
-
-
-def raising(error: BaseException) -> Any:
-    """What is called instead of something that fails."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    return fail
-
-
-LAB = Release(name="lab", namespace="default")
-DIGITS = EXPERIMENTS / "digits.yaml"
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(quiet=True)
-
-
 @pytest.mark.parametrize("chart", ["ingress-nginx-4.1.0", "fedstrata-like-1.0.0", "postgresql-v12.1.3-rc.1"])
 def test_a_release_of_another_chart_is_neither_upgraded_nor_removed(
-    monkeypatch: pytest.MonkeyPatch, console: Console, chart: str
+    monkeypatch: pytest.MonkeyPatch, chart: str
 ) -> None:
     noted = Noted(monkeypatch, chart=chart, claims=["data-lab-0"])
-    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None))
-    for attempt in (
-        lambda: remote.up(LAB, request, console),
-        lambda: remote.down(LAB, deletes_records=True, console=console),
-    ):
+    for attempt in (up, lambda: remote.down(LAB, deletes_records=True, console=QUIET)):
         with pytest.raises(ExperimentError, match=f"has chart {chart}, not fedstrata; nothing was changed"):
             attempt()
     assert noted.calls == []
     assert noted.upgraded == {}
 
 
-def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(
-    monkeypatch: pytest.MonkeyPatch, console: Console
-) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
-    experiment = load_for_cluster(DIGITS, (), None)
-    remote.up(LAB, UpRequest(experiment=experiment, value_overrides=["gps.env=[]"]), console)
+def test_an_upgrade_keeps_the_values_given_before_under_those_given_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch)
+    up("gps.env=[]")
     assert noted.upgraded["device"]["devicesPerPod"] == 5
     assert noted.upgraded["gps"] == {"env": []}
-    assert noted.upgraded["experiment"] == experiment.to_yaml()
+    assert noted.upgraded["experiment"] == experiment().to_yaml()
     noted.upgraded.clear()
-    remote.up(LAB, UpRequest(experiment=experiment, resets_values=True), console)
+    up(resets_values=True)
     assert set(noted.upgraded) == {"experiment", "again", "lps", "device", "tls"}  # what `up` works out itself
     assert noted.upgraded["lps"].keys() == {"replicas", "memoryMi"}
     assert noted.upgraded["device"].keys() == {"memoryMi"}
 
 
 def test_certificates_are_there_before_the_chart_is_and_go_again_where_it_is_refused(
-    monkeypatch: pytest.MonkeyPatch, console: Console
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
-    experiment = load_for_cluster(DIGITS, (), None)
+    noted = Noted(monkeypatch, chart=None)
     there: list[int] = []
 
     def upgrade(_: Helm, __: Path, values: dict[str, Any]) -> None:
@@ -225,94 +177,87 @@ def test_certificates_are_there_before_the_chart_is_and_go_again_where_it_is_ref
         noted.upgraded.update(values)
 
     monkeypatch.setattr(Helm, "upgrade", upgrade)
-    remote.up(LAB, UpRequest(experiment=experiment), console)
-    assert there == [1 + 2 + 10 + 10]  # the authority, GPS and operator, LPSs that there may be, devices
+    up()
+    assert there == [1 + 2 + 3 + 3]  # the authority, GPS and operator, LPSs that there may be, devices
 
     noted.secrets.clear()
     monkeypatch.setattr(Helm, "upgrade", raising(ExperimentError("helm: no")))
     with pytest.raises(ExperimentError, match="helm: no"):
-        remote.up(LAB, UpRequest(experiment=experiment), console)
+        up()
     assert not noted.secrets
 
 
 @pytest.mark.parametrize("mode", ["off", "secret", "cert-manager"])
-def test_certificates_of_others_are_left_to_them(monkeypatch: pytest.MonkeyPatch, console: Console, mode: str) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
-    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None), value_overrides=[f"tls.mode={mode}"])
-    remote.up(LAB, request, console)
+def test_certificates_of_others_are_left_to_them(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    noted = Noted(monkeypatch, chart=None)
+    up(f"tls.mode={mode}")
     assert noted.upgraded["tls"] == {"mode": mode}
     assert noted.secrets == {}
 
 
 def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment(
-    monkeypatch: pytest.MonkeyPatch, console: Console
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
-    same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
-    remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
+    noted = Noted(monkeypatch)
+    same, other = experiment(), experiment("seed=7")
+    up(of=same, begins_again=True)
     word = noted.upgraded["again"]
     assert word
-    remote.up(LAB, UpRequest(experiment=same), console)
+    up(of=same)
     assert noted.upgraded["again"] == word
-    remote.up(LAB, UpRequest(experiment=other), console)
+    up(of=other)
     assert noted.upgraded["again"] == ""
 
 
 @pytest.mark.parametrize(("phase", "says"), [("training", "is in training"), ("completed", "has completed, and its")])
-def test_a_run_that_has_not_failed_is_not_begun_again(
-    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, says: str
-) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
-    same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
+def test_a_run_that_has_not_failed_is_not_begun_again(monkeypatch: pytest.MonkeyPatch, phase: str, says: str) -> None:
+    noted = Noted(monkeypatch)
+    same, other = experiment(), experiment("seed=7")
     monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
     with pytest.raises(ExperimentError, match=f"--again begins a failed run again, but digits-.* {says}"):
-        remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
+        up(of=same, begins_again=True)
     assert noted.upgraded == {}
-    remote.up(LAB, UpRequest(experiment=other, begins_again=True, replaces_run=True), console)
+    up(of=other, begins_again=True, replaces_run=True)
     assert noted.upgraded["again"]
 
 
-def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch)
 
     def away(*_: object, **__: object) -> None:
         raise AddressError("the GPS's pod is Pending")
 
     monkeypatch.setattr(remote, "status", away)
-    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None), begins_again=True), console)
+    up(begins_again=True)
     assert noted.upgraded["again"]
 
 
-def test_a_partition_that_the_data_cannot_give_never_reaches_the_cluster(
-    monkeypatch: pytest.MonkeyPatch, console: Console
-) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
+def test_a_partition_that_the_data_cannot_give_never_reaches_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch, chart=None)
     greedy = load_for_cluster(DIGITS, ("partition.tasks.0.examples_per_device=100000",), None)
     with pytest.raises(DataError, match=r"the training data has 578; lower partition\.tasks\.0"):
-        remote.up(LAB, UpRequest(experiment=greedy), console)
+        up(of=greedy)
     assert (noted.calls, noted.upgraded) == ([], {})
     elsewhere = load_for_cluster(EXPERIMENTS / "fmnist_three_tasks.yaml", (), None)
     monkeypatch.setattr("emulator.shipped.data.load_dataset", raising(DataError("no fashion-mnist here")))
     values = ["data.type=hostPath", "data.hostPath=/data"]
-    remote.up(LAB, UpRequest(experiment=elsewhere, value_overrides=values), console)
+    up(*values, of=elsewhere)
     assert noted.upgraded
 
 
 @pytest.mark.parametrize("phase", ["enrolment", "training", "evaluation"])
-def test_a_run_under_way_is_not_replaced_by_another_unasked(
-    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str
-) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
-    first, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
+def test_a_run_under_way_is_not_replaced_by_another_unasked(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    noted = Noted(monkeypatch)
+    first, other = experiment(), experiment("seed=7")
     noted.kept["experiment"] = first.to_yaml()
     monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=first.run_id))
     with pytest.raises(
         ExperimentError, match=f"has run {first.run_id} in phase {phase}; give another --release, or --replace"
     ):
-        remote.up(LAB, UpRequest(experiment=other), console)
+        up(of=other)
     assert noted.upgraded == {}
-    remote.up(LAB, UpRequest(experiment=first), console)  # the same run: an upgrade
-    remote.up(LAB, UpRequest(experiment=other, replaces_run=True), console)
+    up(of=first)  # the same run: an upgrade
+    up(of=other, replaces_run=True)
     assert noted.upgraded["experiment"] == other.to_yaml()
 
 
@@ -320,32 +265,28 @@ def test_a_run_under_way_is_not_replaced_by_another_unasked(
     ("training", False, True), ("enrolment", False, False), ("training", True, False), ("failed", False, False),
 ])  # fmt: skip
 def test_other_values_do_not_end_a_run_in_training_whose_lpss_have_no_volumes(
-    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, has_volumes: bool, is_refused: bool
+    monkeypatch: pytest.MonkeyPatch, phase: str, has_volumes: bool, is_refused: bool
 ) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    noted = Noted(monkeypatch)
     noted.kept["lps"] = {"persistence": {"enabled": has_volumes}}
-    experiment = load_for_cluster(DIGITS, (), None)
-    remote.up(LAB, UpRequest(experiment=experiment), console)
+    up()
     before = dict(noted.upgraded)
-    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=experiment.run_id))
-    remote.up(LAB, UpRequest(experiment=experiment), console)  # nothing changes
-    changed = UpRequest(experiment=experiment, value_overrides=["image.tag=2"])
+    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=experiment().run_id))
+    up()  # nothing changes
     if is_refused:
         with pytest.raises(ExperimentError, match=r"its LPSs have no volumes .* or give --replace"):
-            remote.up(LAB, changed, console)
+            up("image.tag=2")
     else:
-        remote.up(LAB, changed, console)
+        up("image.tag=2")
     assert (noted.upgraded == before) is is_refused
 
 
 @pytest.mark.parametrize("phase", ["completed", "failed"])
-def test_a_run_that_is_over_is_replaced_by_another(
-    monkeypatch: pytest.MonkeyPatch, console: Console, phase: str
-) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+def test_a_run_that_is_over_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    noted = Noted(monkeypatch)
     noted.kept["experiment"] = "name: before"
     monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id="before-0"))
-    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
+    up()
     assert noted.upgraded
 
 
@@ -355,58 +296,54 @@ def test_a_run_that_is_over_is_replaced_by_another(
      "has changed image, lps of release .*: your values do not apply"),
 ])  # fmt: skip
 def test_an_up_that_another_has_overtaken_does_not_report_success(
-    monkeypatch: pytest.MonkeyPatch, console: Console, theirs: dict[str, Any], said: str
+    monkeypatch: pytest.MonkeyPatch, theirs: dict[str, Any], said: str
 ) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
+    noted = Noted(monkeypatch, chart=None)
     monkeypatch.setattr(InstalledRelease, "wait_ready", lambda *_: noted.upgraded.update(theirs))
     with pytest.raises(AddressError, match=said):
-        remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
+        up()
 
 
-def test_a_role_has_no_right_that_who_installs_it_lacks(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
-    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None))
-    remote.up(LAB, request, console)
+def test_a_role_has_no_right_that_who_installs_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch, chart=None)
+    up()
     assert "gps" not in noted.upgraded
     monkeypatch.setattr(InstalledRelease, "may", lambda _, verb, resource: (verb, resource) != ("create", "events"))
-    remote.up(LAB, request, console)
+    up()
     assert noted.upgraded["gps"] == {"rbac": {"recordEvents": False}}
 
 
-def test_values_of_another_form_are_refused_by_the_chart(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
-    Noted(monkeypatch, chart=None, claims=[])
+def test_values_of_another_form_are_refused_by_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    Noted(monkeypatch, chart=None)
     monkeypatch.setattr(Helm, "check", raising(ExperimentError("helm: gps: got string, want object")))
-    request = UpRequest(experiment=load_for_cluster(DIGITS, (), None), value_overrides=["gps=x"])
     with pytest.raises(ExperimentError, match="want object"):
-        remote.up(LAB, request, console)
+        up("gps=x")
 
 
-def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
-    remote.up(LAB, UpRequest(experiment=load_for_cluster(DIGITS, (), None)), console)
+def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch, chart=None)
+    up()
     assert noted.calls == ["wait_gone", "may", "wait_ready"]
 
 
 def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_stay(
-    monkeypatch: pytest.MonkeyPatch, console: Console
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
-    assert remote.down(LAB, deletes_records=False, console=console).kept == ["lab-fedstrata-gps"]
+    noted = Noted(monkeypatch, claims=["lab-fedstrata-gps"])
+    assert remote.down(LAB, deletes_records=False, console=QUIET).kept == ["lab-fedstrata-gps"]
     assert noted.calls == ["uninstall", "delete_tests", "wait_gone", "claims"]
 
 
-def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
-    monkeypatch: pytest.MonkeyPatch, console: Console
-) -> None:
+def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     Noted(monkeypatch, chart=None, claims=["lab-fedstrata-gps"])
     with pytest.raises(AddressError, match="--delete-records deletes what it has left: lab-fedstrata-gps"):
-        remote.down(LAB, deletes_records=False, console=console)
-    done = remote.down(LAB, deletes_records=True, console=console)
+        remote.down(LAB, deletes_records=False, console=QUIET)
+    done = remote.down(LAB, deletes_records=True, console=QUIET)
     assert (done.was_installed, done.deleted) == (False, ["lab-fedstrata-gps"])
 
 
 def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
+    noted = Noted(monkeypatch, claims=["lab-fedstrata-gps"])
     assert execute(["down", "--release", "lab", "--delete-records"]) == 2  # standard input is no terminal here
     assert "deletes lab-fedstrata-gps with all records; add --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls

@@ -6,44 +6,7 @@ from typing import Any
 import pytest
 
 from emulator.cluster.rollout import Seen, current_pods, is_ready, is_set_ready, progress, unscheduled
-
-SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match node selector."
-QUOTA = 'create Pod lab-lps-0 in StatefulSet lab-lps failed error: pods "lab-lps-0" is forbidden: exceeded quota: small'
-
-
-def a_set(name: str = "lab-lps", *, wanted: int = 3, ready: int = 3, seen: int = 2, updated: int = 3) -> Any:
-    status = SimpleNamespace(
-        observed_generation=seen, ready_replicas=ready, updated_replicas=updated,
-        current_revision="old", update_revision="new",
-    )  # fmt: skip
-    metadata = SimpleNamespace(name=name, uid=f"uid-{name}", generation=2, annotations=None)
-    return SimpleNamespace(metadata=metadata, spec=SimpleNamespace(replicas=wanted), status=status)
-
-
-def a_pod(
-    name: str, *, owner: str = "lab-lps", revision: str = "new", ready: bool = True, going: bool = False,
-    waiting: str = "", message: str = "", last: str = "", ended: str = "", unscheduled: str = "",
-    kind: str = "StatefulSet",
-) -> Any:  # fmt: skip
-    conditions = [SimpleNamespace(type="Ready", status=str(ready), message=None)]
-    if unscheduled:
-        conditions.append(SimpleNamespace(type="PodScheduled", status="False", message=unscheduled))
-    state = SimpleNamespace(waiting=SimpleNamespace(reason=waiting, message=message) if waiting else None)
-    terminated = SimpleNamespace(message=last, reason=ended) if last or ended else None
-    container = SimpleNamespace(state=state, last_state=SimpleNamespace(terminated=terminated))
-    metadata = SimpleNamespace(
-        name=name, uid=f"uid-{name}", labels={"controller-revision-hash": revision},
-        deletion_timestamp="2026-01-01T00:00:00Z" if going else None,
-        owner_references=[SimpleNamespace(kind=kind, name=owner)] if owner else None,
-    )  # fmt: skip
-    return SimpleNamespace(
-        metadata=metadata, status=SimpleNamespace(conditions=conditions, container_statuses=[container])
-    )
-
-
-def a_warning(kind: str, name: str, message: str, *, reason: str = "FailedCreate", uid: str = "") -> Any:
-    about = SimpleNamespace(kind=kind, name=name, uid=uid or f"uid-{name}")
-    return SimpleNamespace(involved_object=about, message=message, reason=reason)
+from tests.support.releases import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 
 def test_the_pod_of_the_runs_job_is_of_no_tier() -> None:

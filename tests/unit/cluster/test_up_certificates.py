@@ -4,27 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from emulator.cluster import remote
 from emulator.cluster.helm import Helm
-from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.commands.main import execute
 from fedstrata.errors import AccountError, AddressError, CertificateError, ExperimentError, HandshakeError
 from tests.support.kept_secrets import Kept
-from tests.unit.cluster.test_remote import DIGITS, LAB, Noted, raising
+from tests.support.releases import LAB, Noted, raising, up
 
 CHART = Path(__file__).resolve().parents[3] / "helm" / "fedstrata"
 
 
-def up(*values: str, again: bool = False) -> None:
-    experiment = load_for_cluster(DIGITS, (), None)
-    remote.up(LAB, UpRequest(experiment=experiment, value_overrides=values, begins_again=again), Console(quiet=True))
-
-
 def there(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """A release that has been made by `up`, with certificates."""
-    noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
+    noted = Noted(monkeypatch)
     noted.kept = {}
     up()
     return noted
@@ -80,21 +73,21 @@ def test_secrets_of_who_is_no_longer_there_go_after_the_upgrade_and_not_where_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted = there(monkeypatch)
-    assert "lab-tls-device-9" in noted.secrets
+    assert "lab-tls-device-2" in noted.secrets
     upgrade = Helm.upgrade
     monkeypatch.setattr(Helm, "upgrade", raising(AddressError("helm: away")))
     with pytest.raises(AddressError, match="helm: away"):
-        up("device.devicesPerPod=5")
-    assert "lab-tls-device-9" in noted.secrets
+        up("device.devicesPerPod=2")
+    assert "lab-tls-device-2" in noted.secrets
     monkeypatch.setattr(Helm, "upgrade", upgrade)
-    up("device.devicesPerPod=5")
+    up("device.devicesPerPod=2")
     assert [name for name in noted.secrets if "device" in name] == ["lab-tls-device-0", "lab-tls-device-1"]
 
 
 def test_where_helm_says_that_there_is_a_release_its_pods_keep_the_certificates_of_a_failed_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
+    noted = Noted(monkeypatch, chart=None)
 
     def half_way(*_: object) -> None:
         monkeypatch.setattr(Helm, "chart", lambda _: "fedstrata-0.1.0")
@@ -103,14 +96,14 @@ def test_where_helm_says_that_there_is_a_release_its_pods_keep_the_certificates_
     monkeypatch.setattr(Helm, "upgrade", half_way)
     with pytest.raises(AddressError, match="helm: timed out"):
         up()
-    assert len(noted.secrets) == 23
+    assert len(noted.secrets) == 1 + 2 + 3 + 3
 
 
 @pytest.mark.parametrize("broken", ["chart", "delete"])
 def test_the_first_reason_is_told_where_taking_certificates_back_fails_too(
     monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    Noted(monkeypatch, chart=None, claims=[])
+    Noted(monkeypatch, chart=None)
 
     def fail(*_: object) -> None:
         monkeypatch.setattr(Helm if broken == "chart" else Kept, broken, raising(AddressError("Kubernetes refused")))
@@ -123,11 +116,11 @@ def test_the_first_reason_is_told_where_taking_certificates_back_fails_too(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), AccountError("Kubernetes refused: 403 Forbidden")])
 def test_halted_half_way_nothing_is_left(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
+    noted = Noted(monkeypatch, chart=None)
     write = Kept.write
 
     def halting(self: Kept, name: str, data: Any) -> bool:
-        if name.endswith("lps-3"):
+        if name.endswith("lps-2"):
             assert "lab-tls-authority" in self
             raise error
         return write(self, name, data)
@@ -164,9 +157,9 @@ def test_an_authority_that_pods_no_longer_trust_goes(
 def test_secrets_that_may_not_be_deleted_do_not_fail_an_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = there(monkeypatch)
     monkeypatch.setattr(Kept, "delete", raising(AccountError("Kubernetes refused: 403 Forbidden")))
-    up("device.devicesPerPod=5")
+    up("device.devicesPerPod=2")
     assert noted.calls[-1] == "wait_ready"
-    assert "lab-tls-device-9" in noted.secrets
+    assert "lab-tls-device-2" in noted.secrets
 
 
 @pytest.mark.parametrize("kind", [AccountError, CertificateError, HandshakeError])
@@ -183,14 +176,14 @@ def test_a_run_is_not_begun_again_where_it_cannot_be_asked_whether_it_failed(
 
     monkeypatch.setattr(remote, "status", asked)
     with pytest.raises(kind, match=r"cannot ask the GPS whether digits-\S+ has failed: why not"):
-        up(again=True)
+        up(begins_again=True)
     assert noted.upgraded == {}
 
 
 def test_certificates_without_a_release_can_be_deleted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noted = Noted(monkeypatch, chart=None, claims=[])
+    noted = Noted(monkeypatch, chart=None)
     noted.secrets.update({"lab-tls-authority": {}, "lab-tls-gps": {}})
     assert execute(["down", "--release", "lab"]) == 0
     assert "deleted the certificates lab-tls-authority, lab-tls-gps" in capsys.readouterr().out
@@ -202,7 +195,7 @@ def test_a_mode_in_a_values_file_that_is_no_text_is_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check = Helm.check
-    noted = Noted(monkeypatch, chart=None, claims=[])
+    noted = Noted(monkeypatch, chart=None)
     monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
     monkeypatch.setattr(Helm, "check", check)
     values = tmp_path / "values.yaml"

@@ -23,18 +23,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Noted:
     return noted
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "tls.lps=0",
-        "device.devicesPerPod=-1",
-        "tls.lps=100000",
-        "tls.mode=[generated]",
-        "tls=1",
-        "lps.replicas=0",
-        "device=3",
-    ],
-)
+@pytest.mark.parametrize("value", ["tls.lps=0", "tls.mode=[generated]", "tls=1", "device=3"])
 def test_what_the_chart_refuses_leaves_the_certificates_of_a_release_that_runs_as_they_are(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:

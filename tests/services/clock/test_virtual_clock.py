@@ -25,6 +25,7 @@ LINKS = (
     "overrides: [{devices: [4], preset: nb-iot}], shared: {device-lps: {up_rate: 8Mbit/s}}}"
 )
 COMPUTE = "{per_example: 0.8ms, devices: {pi4: [0-1]}, spread: {lognormal: 0.5}, exponential: 200ms}"
+SPANNING = "topology={lps: 2}"
 VIRTUAL = ("clock=virtual", f"links={LINKS}", f"compute={COMPUTE}", "training.global_rounds=2")
 
 
@@ -34,9 +35,15 @@ def timeline(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(folder: Path) -> Path:
     """The folder of a run on the virtual clock."""
-    return run_in_process(small(*VIRTUAL), tmp_path_factory.mktemp("virtual")).folder
+    return run_in_process(small(*VIRTUAL), folder / "virtual").folder
+
+
+@pytest.fixture(scope="module")
+def spanning(folder: Path) -> Path:
+    """The folder of such a run whose cluster spans two LPSs."""
+    return run_in_process(small(SPANNING, *VIRTUAL), folder / "spanning").folder
 
 
 def test_every_round_is_on_the_timeline_and_follows_the_one_before(run: Path) -> None:
@@ -137,13 +144,10 @@ def test_the_clock_changes_nothing_that_is_learned(run: Path, tmp_path: Path) ->
             assert np.array_equal(tensor, timed[name])
 
 
-def test_where_clusters_span_lpss_rounds_are_on_the_timeline_too(tmp_path: Path) -> None:
-    spanning = ("topology={lps: 2}", *VIRTUAL)
-    one, other = (run_in_process(small(*spanning), tmp_path / name).folder for name in ("one", "other"))
-    rows = timeline(one)
+def test_where_clusters_span_lpss_rounds_are_on_the_timeline_too(spanning: Path) -> None:
+    rows = timeline(spanning)
     assert sum(row["tier"] == "lps" for row in rows) == 8
     assert float(rows[1]["begins_s"]) > float(rows[0]["ends_s"])  # every model comes from the GPS, the first one, too
-    assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
 
 
 LATE = (
@@ -153,7 +157,7 @@ LATE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("topology", ["topology=null", "topology={lps: 2}"])
+@pytest.mark.parametrize("topology", ["topology=null", SPANNING])
 def test_who_misses_a_deadline_is_a_function_of_the_file(topology: str, tmp_path: Path) -> None:
     folders = [run_in_process(small(topology, *LATE), tmp_path / name).folder for name in ("one", "other")]
     assert (folders[0] / "timeline.csv").read_bytes() == (folders[1] / "timeline.csv").read_bytes()
@@ -183,14 +187,13 @@ def test_what_is_trained_for_an_answer_before_training_counts_as_computing(tmp_p
     assert before["compute"] == pytest.approx((3 * 60 + 2 * 50) / 5 * 3 * 1e-3)  # examples by device, three epochs
 
 
-@pytest.mark.parametrize("topology", ["topology=null", "topology={lps: 2}"])
-def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(topology: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("made", "topology"), [("run", "topology=null"), ("spanning", SPANNING)])
+def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(
+    made: str, topology: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     other = ("links.device-lps={preset: nb-iot, jitter: 1s}", "compute.per_example=3ms")
-    run, expected = (
-        run_in_process(small(topology, *VIRTUAL, *changes), tmp_path / name).folder
-        for name, changes in (("run", ()), ("expected", other))
-    )
-    retimed = retime(run, other)
+    expected = run_in_process(small(topology, *VIRTUAL, *other), tmp_path / "expected").folder
+    retimed = retime(request.getfixturevalue(made), other)
     write_retimed(retimed, tmp_path / "retimed")
     assert (tmp_path / "retimed" / "timeline.csv").read_bytes() == (expected / "timeline.csv").read_bytes()
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "retimed", expected)]

@@ -15,16 +15,16 @@ from tests.support.programs import REPOSITORY
 from tests.support.tiers import run_in_process
 
 EXAMPLES = sorted((REPOSITORY / "experiments").glob("*.yaml"))
-EXAMPLES_PER_DEVICE = 40
+EXAMPLES_PER_DEVICE = 20
 
 
 def shortened(path: Path) -> Experiment:
-    """An example with one global round and little data."""
+    """An example with one round and little data."""
     partition = load_experiment(path).partition
     parts = next((name for name in ("tasks", "groups") if hasattr(partition, name)), "")
     keys = [f"{parts}.{number}.examples_per_device" for number in range(len(getattr(partition, parts, ())))]
     sizes = [f"partition.{key}={EXAMPLES_PER_DEVICE}" for key in keys or ["examples_per_device"]]
-    return load_experiment(path, ["training.global_rounds=1", *sizes])
+    return load_experiment(path, ["training.global_rounds=1", "training.lps_rounds_per_global_round=1", *sizes])
 
 
 def test_there_are_the_examples_that_the_documentation_names() -> None:

@@ -1,8 +1,9 @@
 """Runs whose updates are masked: the models of runs without, and nothing of a single update at the LPS."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,11 +46,9 @@ def models(record: RunRecord) -> Any:
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
-        ("links.device-lps.up=float16",),
+        ("clock=virtual", "links.device-lps={preset: lte, up: float16}"),
         ("links.device-lps.up=int8", "training.lps_optimiser={name: momentum}"),
         ("method=fedavg", "training.participation=4", "training.global_rounds=3"),
-        ("clock=virtual", "links.device-lps.preset=lte"),
         ("method=fedavg", "topology={lps: 2}", "training.global_rounds=3"),
         (
             "method=fedavg",
@@ -58,11 +57,9 @@ def models(record: RunRecord) -> Any:
         ),
     ],
     ids=[
-        "plain",
-        "float16",
+        "float16 on the virtual clock",
         "int8 and momentum",
         "participation",
-        "virtual clock",
         "two LPSs of one cluster",
         "partial sums",
     ],
@@ -128,25 +125,60 @@ def pieces(updates: dict[str, list[Update]]) -> Iterator[bytes]:
             total.add(flat, examples)
             forms.append(total.sums())
         for form in forms:
-            starts = range(0, len(form) - WORDS, WORDS)
+            starts = range(0, len(form) - WORDS, 4 * WORDS)
             yield from (form[at : at + WORDS].tobytes() for at in starts if np.count_nonzero(form[at : at + WORDS]) > 2)
 
 
-async def test_an_lps_hears_stores_and_logs_nothing_of_a_single_update(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    updates, heard = await watched_run(tmp_path / "masked", MASKED)
-    logged = "\n".join(str(vars(record)) for record in caplog.records).encode()
-    stored = [path.read_bytes() for path in (tmp_path / "masked").glob("lps-*/**/*") if path.is_file()]
+class KeptLog(logging.Handler):
+    """All that the processes of a test log, down to debugging."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(str(vars(record)))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run with masks: what devices' updates were, what their LPSs heard from them, and what the tiers logged."""
+
+    folder: Path
+    updates: dict[str, list[Update]]
+    heard: dict[str, bytearray]
+    logged: bytes
+
+
+@pytest.fixture(scope="module")
+def masked(folder: Path) -> Watched:
+    root, kept = logging.getLogger(), KeptLog()
+    level = root.level
+    root.addHandler(kept)
+    root.setLevel(logging.DEBUG)
+    updates, heard = asyncio.run(watched_run(folder / "masked", MASKED))
+    root.removeHandler(kept)
+    root.setLevel(level)
+    return Watched(folder / "masked", updates, heard, "\n".join(kept.lines).encode())
+
+
+def test_an_lps_hears_stores_and_logs_nothing_of_a_single_update(masked: Watched) -> None:
+    stored = [path.read_bytes() for path in masked.folder.glob("lps-*/**/*") if path.is_file()]
     assert len(stored) > 2
-    assert b"lps_round_closed" in logged
-    bits = list(pieces(updates))
+    assert b"lps_round_closed" in masked.logged
+    bits = list(pieces(masked.updates))
     assert len(bits) > 1000
-    kept = b"\0".join([*map(bytes, heard.values()), *stored, logged])
+    kept = b"\0".join([*map(bytes, masked.heard.values()), *stored, masked.logged])
     assert not [piece for piece in bits if piece in kept]
-    sizes = {name: update[0].codec.layout.size for name, update in updates.items()}
-    assert all(len(heard[name]) > 2 * 8 * size for name, size in sizes.items())
+    sizes = {name: update[0].codec.layout.size for name, update in masked.updates.items()}
+    assert all(len(masked.heard[name]) > 2 * 8 * size for name, size in sizes.items())
+
+
+def test_what_an_lps_hears_of_an_update_is_like_noise(masked: Watched) -> None:
+    payload = b"".join(bytes(said[-4000:]) for said in masked.heard.values())  # the end of the last update
+    bits = np.unpackbits(np.frombuffer(payload, np.uint8)).reshape(-1, 64)
+    deviation = np.abs(bits.mean(axis=0) - 0.5) * 2 * np.sqrt(len(bits))
+    assert deviation.max() < 5  # standard deviations, of any of the 64 bits of a number
 
 
 class Lying(LpsServicer):
@@ -201,14 +233,6 @@ async def test_the_search_finds_single_updates_where_they_are_not_masked(tmp_pat
     floats = [update.read(0, update.codec.layout.size).tobytes() for several in updates.values() for update in several]
     assert all(flat in kept for flat in floats)
     assert any(piece in kept for piece in pieces(updates))
-
-
-async def test_what_an_lps_hears_of_an_update_is_like_noise(tmp_path: Path) -> None:
-    _, heard = await watched_run(tmp_path, MASKED)
-    payload = b"".join(bytes(said[-4000:]) for said in heard.values())  # the end of the last update
-    bits = np.unpackbits(np.frombuffer(payload, np.uint8)).reshape(-1, 64)
-    deviation = np.abs(bits.mean(axis=0) - 0.5) * 2 * np.sqrt(len(bits))
-    assert deviation.max() < 5  # standard deviations, of any of the 64 bits of a number
 
 
 async def test_with_certificates_keys_are_signed_and_the_models_the_same(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.tiers import Clock, Tiers, small
 EXPERIMENT = small(
     "partition.tasks.0.devices=4",
     "partition.tasks.1.devices=3",
-    "deadlines.enrolment.deadline_s=3600",
+    "deadlines.enrolment.deadline_s=300",
     "deadlines.enrolment.quorum_ratio=0.8",
     "training.global_rounds=3",
 )
@@ -47,7 +47,7 @@ async def test_a_late_device_joins_the_cluster_it_is_relevant_to_from_the_next_g
     async with Tiers(EXPERIMENT, tmp_path / "run", servicer) as tiers:
         host = await tiers.start_devices([index for index in range(EXPERIMENT.device_count) if index != LATE])
         await tiers.until(lambda: tiers.run.roster.states()["answered"] == EXPERIMENT.device_count - 1)
-        await clock.advance(3600)
+        await clock.advance(300)
         await tiers.until(lambda: tiers.run.phase == "training")
         grouped = tiers.run.places.clusters
         late = tiers.start_device(host, LATE)
@@ -69,13 +69,13 @@ async def test_a_late_device_joins_the_cluster_it_is_relevant_to_from_the_next_g
 async def test_a_late_device_that_nobody_can_place_is_refused_with_the_reason(tmp_path: Path) -> None:
     experiment = small(
         "method={name: ifca, clusters: 2}", "training.lps_rounds_per_global_round=1",
-        "deadlines.enrolment.deadline_s=3600", "deadlines.enrolment.quorum_ratio=0.8",
+        "deadlines.enrolment.deadline_s=300", "deadlines.enrolment.quorum_ratio=0.8",
     )  # fmt: skip
     clock = Clock()
     async with Tiers(experiment, tmp_path / "run") as tiers:
         host = await tiers.start_devices([0, 1, 2, 3])
         await tiers.until(lambda: tiers.run.roster.states()["enrolled"] == 4)
-        await clock.advance(3600)
+        await clock.advance(300)
         await tiers.until(lambda: tiers.run.plans.is_made)
         with pytest.raises(ExcludedError, match="device-004 enrolled after the devices were grouped"):
             await tiers.start_device(host, 4)

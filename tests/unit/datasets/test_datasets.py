@@ -477,11 +477,7 @@ def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Pa
     ("body", "error", "message"),
     [
         ("return 3", PluginError, "must return a fedstrata.datasets.Dataset, not int; return Dataset.train=Examples"),
-        (
-            "return 1 / 0",
-            PluginError,
-            r"failed with ZeroDivisionError: .*own_data\.py, line 8\)$",
-        ),
+        ("return 1 / 0", PluginError, r"failed with ZeroDivisionError: .*own_data\.py, line 8\)$"),
         ("raise DataError('the sensor is off')", DataError, "the sensor is off"),
         (
             "return made(3)",

@@ -230,10 +230,7 @@ def test_too_little_data_is_told_with_the_device_that_goes_short() -> None:
         ),
         ("label_permutation: -1", "partition.groups.0.label_permutation: must be at least 0"),
         ("examples_per_device: [5, 4]", "partition.groups.0.examples_per_device: a range must have the smaller number"),
-        (
-            "examples_per_device: [5]",
-            "partition.groups.0.examples_per_device: give a number or a range",
-        ),
+        ("examples_per_device: [5]", "partition.groups.0.examples_per_device: give a number or a range"),
         ("examples_per_device: 0", "partition.groups.0.examples_per_device: must be at least"),
         ("disjoint_labels: true", "partition.groups.0: disjoint_labels needs labels_per_device, which is missing"),
         ("same_shares: true", "partition.groups.0: same_shares needs concentration, which is missing"),
@@ -261,11 +258,7 @@ PAIRS = ([2, 4], [0, 6], [5, 7], [1, 3])
 PAPERS = {
     "concept": ([{"label_permutation": number} for number in range(4)], 5, 500),
     "covariate": ([{"rotation": turn} for turn in (0, 90, 180, 270)], 5, 500),
-    "both": (
-        [{"rotation": turn, "labels": pair} for pair in PAIRS for turn in (0, 90)],
-        2,
-        80,
-    ),
+    "both": ([{"rotation": turn, "labels": pair} for pair in PAIRS for turn in (0, 90)], 2, 80),
 }
 
 

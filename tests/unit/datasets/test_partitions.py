@@ -141,12 +141,7 @@ def test_own_labels_are_level_to_within_two_examples(number: int, devices: int) 
 
 
 def dirichlet(devices: int, number: int, concentration: float = 0.5) -> dict[str, Any]:
-    return {
-        "kind": "dirichlet",
-        "devices": devices,
-        "examples_per_device": number,
-        "concentration": concentration,
-    }
+    return {"kind": "dirichlet", "devices": devices, "examples_per_device": number, "concentration": concentration}
 
 
 @given(
@@ -303,11 +298,7 @@ def fingerprint(partition: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     ("partition", "expected"),
-    [
-        (TWO_TASKS, "d8e546c914e128e8"),
-        (dirichlet(5, 20, 0.3), "c768f4e0ad04486d"),
-        (iid(7, 11), "e9411fcdf0f1354c"),
-    ],
+    [(TWO_TASKS, "d8e546c914e128e8"), (dirichlet(5, 20, 0.3), "c768f4e0ad04486d"), (iid(7, 11), "e9411fcdf0f1354c")],
     ids=["tasks", "dirichlet", "iid"],
 )
 def test_a_seed_gives_the_examples_that_it_gave_in_every_earlier_version(

@@ -36,10 +36,7 @@ TORCHS: dict[str, tuple[Options, Make]] = {
         {"name": "adam", "betas": [0.8, 0.99], "weight_decay": 0.1},
         lambda leaves: torch.optim.Adam(leaves, 0.001, (0.8, 0.99), weight_decay=0.1, foreach=False),
     ),
-    "adamw": (
-        {"name": "adamw", "learning_rate": 0.01},
-        lambda leaves: torch.optim.AdamW(leaves, 0.01, foreach=False),
-    ),
+    "adamw": ({"name": "adamw", "learning_rate": 0.01}, lambda leaves: torch.optim.AdamW(leaves, 0.01, foreach=False)),
     "rmsprop": ({"name": "rmsprop"}, lambda leaves: torch.optim.RMSprop(leaves, foreach=False)),
     "rmsprop with momentum": (
         {"name": "rmsprop", "momentum": 0.9, "alpha": 0.9},

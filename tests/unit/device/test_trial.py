@@ -51,10 +51,7 @@ OWN_GENERATOR = torch.Generator().manual_seed(1)
         (after(lambda logits: logits.sum(1)), r"gives torch.float32 of shape \(3,\) for 3 inputs"),
         (after(lambda logits: logits.argmax(1)), r"gives torch.int64 of shape \(3,\)"),
         (after(lambda logits: (logits, None)), "gives a tuple for 3 inputs"),
-        (
-            after(lambda logits: logits[:, 12]),
-            r"net: the module fails on inputs of shape \(3, 1, 8, 8\) with Index",
-        ),
+        (after(lambda logits: logits[:, 12]), r"net: the module fails on inputs of shape \(3, 1, 8, 8\) with Index"),
         (after(lambda logits: logits * random.random()), "or draws from its own generator, NumPy's or Python's"),
         (after(lambda logits: logits + 0 * np.random.rand()), "NumPy's or Python's random"),
         (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other outputs for the same weights"),

@@ -93,10 +93,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
     ("override", "message"),
     [
         ("xyzzy=red", "xyzzy: unknown key; fedstrata schema prints all keys"),
-        (
-            "partition.alpha=0.1",
-            "partition.alpha: unknown key; kind tasks has the keys kind, test_share, ",
-        ),
+        ("partition.alpha=0.1", "partition.alpha: unknown key; kind tasks has the keys kind, test_share, "),
         ("training.latncy=1ms", "training.latncy: unknown key; fedstrata schema prints all keys"),
         ("training.lateness=1ms", "training.lateness: unknown key; fedstrata schema prints all keys"),
         ("training.up_rate=1Mbit/s", "unknown key; did you mean links.device-lps.up_rate or "),
@@ -128,10 +125,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ),
         ("data.name=own:load", "own:load needs input_shape, because"),
         ("data.num_classes=10", "digits has fixed shapes and classes"),
-        (
-            "data.orientations=[0, 0]",
-            "data.orientations: orientations [0, 0] have one value twice",
-        ),
+        ("data.orientations=[0, 0]", "data.orientations: orientations [0, 0] have one value twice"),
         ("data.orientations=[45]", "data.orientations.0: must be 0, 90, 180 or 270, not 45"),
         ("data.orientations=[]", "data.orientations: "),
         (

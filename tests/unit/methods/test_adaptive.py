@@ -77,8 +77,7 @@ def test_one_device_is_one_cluster(options: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "names"),
-    [("last", ("b.weight",)), ("dense", ("a.weight", "a.bias", "b.weight")), ("all", CNN.names)],
+    ("layers", "names"), [("last", ("b.weight",)), ("dense", ("a.weight", "a.bias", "b.weight")), ("all", CNN.names)]
 )
 def test_compared_layers_are_the_last_the_dense_or_all(layers: str, names: tuple[str, ...]) -> None:
     assert compared(CNN, layers).names == names

@@ -10,18 +10,7 @@ import pytest
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import PluginError
 from fedstrata.experiment import ModelSettings, TrainingSettings
-from fedstrata.methods import (
-    NAMES,
-    Answers,
-    Facts,
-    Method,
-    Moment,
-    Plan,
-    Question,
-    base,
-    method_of,
-    method_settings,
-)
+from fedstrata.methods import NAMES, Answers, Facts, Method, Moment, Plan, Question, base, method_of, method_settings
 from fedstrata.models import Model, build_model
 from tests.support.methods import candidates, method_with
 

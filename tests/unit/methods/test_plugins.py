@@ -151,18 +151,9 @@ def test_an_own_feature_map_is_called_with_the_inputs(workdir: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            "x.sum(axis=(1, 2))",
-            "method.feature_dim columns, not (3,)",
-        ),
-        (
-            "x[:2, 0, :1]",
-            "method.feature_dim columns, not (2, 1)",
-        ),
-        (
-            "x[:, 0]",
-            "method.feature_dim columns, not (3, 2)",
-        ),
+        ("x.sum(axis=(1, 2))", "method.feature_dim columns, not (3,)"),
+        ("x[:2, 0, :1]", "method.feature_dim columns, not (2, 1)"),
+        ("x[:, 0]", "method.feature_dim columns, not (3, 2)"),
         ("x[:, 0, :1] / 0", "returned NaN or Inf"),
         ("x @ x[0, :1]", "failed with ValueError"),
         ("'words'", "failed with ValueError"),

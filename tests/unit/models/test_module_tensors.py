@@ -159,10 +159,7 @@ def test_a_batch_that_a_module_cannot_take_is_named_in_one_line() -> None:
         trained(build_model(settings(), DIGITS), examples=examples(17))
 
 
-@pytest.mark.parametrize(
-    ("buffers", "travel", "stay"),
-    [("average", 8, 0), ("device", 6, 2), ("freeze", 6, 0)],
-)
+@pytest.mark.parametrize(("buffers", "travel", "stay"), [("average", 8, 0), ("device", 6, 2), ("freeze", 6, 0)])
 def test_statistics_travel_stay_or_are_no_tensors_of_the_model(buffers: str, travel: int, stay: int) -> None:
     text = f"""
         name: x
@@ -244,14 +241,8 @@ def test_servers_make_no_module_if_the_file_has_all_weights(tmp_path: Path, monk
     ("changes", "message"),
     [
         ({"frozen.weight": None}, "has no tensor frozen.weight, which is frozen; use weights of this module, or"),
-        (
-            {"frozen.bias": torch.zeros(3)},
-            r"frozen.bias of shape \[3\], and the module has one of shape \[32\]",
-        ),
-        (
-            {"fc.bias": torch.zeros(3)},
-            r"has a tensor fc.bias of shape \[3\], and the module has no such tensor",
-        ),
+        ({"frozen.bias": torch.zeros(3)}, r"frozen.bias of shape \[3\], and the module has one of shape \[32\]"),
+        ({"fc.bias": torch.zeros(3)}, r"has a tensor fc.bias of shape \[3\], and the module has no such tensor"),
         (
             {"norm.bias": torch.zeros(32, dtype=torch.int8)},
             "has norm.bias as I8; write it as one of F32, F64, F16, I64",

@@ -14,16 +14,7 @@ from device.training import DROPOUT, TrainingJob, limit_threads, train
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.models import Model, from_module
 from fedstrata.tasks import CLASSIFICATION
-from tests.support.training_jobs import (
-    DEVICE,
-    LPS_ROUND,
-    SEED,
-    descend,
-    examples,
-    job_with,
-    orders,
-    trained_weights,
-)
+from tests.support.training_jobs import DEVICE, LPS_ROUND, SEED, descend, examples, job_with, orders, trained_weights
 
 RATE, MOMENTUM = 0.2, 0.5
 

@@ -9,6 +9,7 @@ from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import DataSettings, Experiment
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from tests.support.training_jobs import descend
 
 Weights = dict[str, NDArray[np.float64]]
 DATASET = load_dataset(DataSettings(), 0)
@@ -30,14 +31,13 @@ def trained_by(experiment: Experiment, device: int, weights: Weights, lps_round:
         weight_decay=optimiser.weight_decay,
     )
     draw = np.random.default_rng([experiment.seed, device, lps_round])  # the address that docs/experiment.md gives
-    for _ in range(training.local_epochs or 0):
-        order = draw.permutation(len(data))
-        for start in range(0, len(order), training.batch_size):
-            batch = order[start : start + training.batch_size]
-            sgd.zero_grad()
-            output = nn.functional.log_softmax(model(torch.tensor(data.inputs[batch])), dim=1)
-            nn.functional.nll_loss(output, torch.tensor(data.labels[batch])).backward()
-            sgd.step()
+    inputs, labels = torch.tensor(data.inputs), torch.tensor(data.labels)
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        return nn.functional.nll_loss(nn.functional.log_softmax(model(inputs[batch]), dim=1), labels[batch])
+
+    epochs, size = training.local_epochs or 0, training.batch_size
+    descend(sgd, draw, loss, count=len(data), epochs=epochs, batch_size=size)
     return {names[own]: value.numpy().astype(np.float64) for own, value in model.state_dict().items()}
 
 

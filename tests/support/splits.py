@@ -18,6 +18,15 @@ needs_fashion_mnist = pytest.mark.skipif(
     not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist"
 )
 
+SMALL = """
+name: small
+partition:
+  kind: tasks
+  tasks:
+    - {name: even, labels: [0, 2], devices: 2, examples_per_device: 10}
+    - {name: odd, labels: [1, 3], devices: 1, examples_per_device: 10}
+"""
+
 
 @cache
 def fashion_mnist() -> Dataset:

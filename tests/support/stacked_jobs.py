@@ -1,9 +1,11 @@
 """Jobs of small dense models whose widths fill no vector register, and what their results are compared by."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from device.stacked.training import Stacked
 from device.training import LocalResult, TrainingJob
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
@@ -57,3 +59,8 @@ def jobs(training: TrainingSettings, sizes: tuple[int, ...] = RAGGED) -> list[Tr
 
 def bits(results: list[LocalResult]) -> list[tuple[bytes, float, object]]:
     return [(result.weights.tobytes(), result.train_loss, result.evaluation) for result in results]
+
+
+def bits_alone(jobs: Sequence[TrainingJob]) -> list[Any]:
+    """The bits of each job that is trained alone."""
+    return [bits(Stacked().train([each]))[0] for each in jobs]

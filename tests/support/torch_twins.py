@@ -12,6 +12,14 @@ def tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
 
 
+def cnn_module(channels: int, padding: int, flattened: int) -> nn.Module:
+    """The built-in model cnn, for images of so many channels."""
+    layers = [nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(6, 16, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    layers += [nn.Linear(flattened, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+    return nn.Sequential(*layers)
+
+
 def with_weights(module: nn.Module, model: Model, flat: Flat) -> nn.Module:
     """Give a module these weights. It has its parameters in the order of the model's layout."""
     with torch.no_grad():

@@ -57,12 +57,13 @@ def descend(
     *,
     count: int = 50,
     epochs: int = 2,
+    batch_size: int = 16,
     before_step: Callable[[], object] = lambda: None,
 ) -> float:
-    """Take a step for each batch of 16 of `count` examples, of whose indexes `loss` is asked; return the mean loss."""
+    """Take a step for each batch. `loss` gets the indexes of its examples, of `count` in all. Return the mean loss."""
     total = 0.0
     for _ in range(epochs):
-        for batch in torch.tensor(rng.permutation(count)).split(16):
+        for batch in torch.tensor(rng.permutation(count)).split(batch_size):
             optimiser.zero_grad()
             found = loss(batch)
             found.backward()

@@ -18,7 +18,7 @@ from device.training import TrainingJob, limit_threads, train
 from fedstrata.errors import PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
-from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, job
+from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, bits_alone, job
 from tests.support.training_jobs import descend as descend_plainly
 
 limit_threads()
@@ -96,7 +96,7 @@ def test_a_corrected_device_has_the_same_bits_alone_and_in_stacks_of_any_size(
     kind: str, name: str, most_devices: int | None
 ) -> None:
     ragged = corrected(kind, SETTINGS[name])
-    alone = [bits(Stacked().train([each]))[0] for each in ragged]
+    alone = bits_alone(ragged)
     assert bits(Stacked(most_devices).train(ragged)) == alone
     assert bits(Stacked(most_devices).train(ragged[::-1])) == alone[::-1]
 
@@ -127,13 +127,13 @@ def test_layers_too_large_for_one_part_have_the_same_bits() -> None:
             beside=(model.initial(7),))
         for device in range(30)
     ]  # fmt: skip
-    assert bits(Stacked(30).train(large)) == [bits(Stacked().train([each]))[0] for each in large]
+    assert bits(Stacked(30).train(large)) == bits_alone(large)
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("is_stacked", [True, False])
 def test_fedprox_is_torchs_sgd_with_the_proximal_term_in_the_loss(optimiser: str, is_stacked: bool) -> None:
-    training = TrainingSettings(local_epochs=3, batch_size=16, optimiser=OPTIMISERS[optimiser])
+    training = TrainingSettings(local_epochs=3, batch_size=8, optimiser=OPTIMISERS[optimiser])
     local = job(37, 2, training, correct=Pulled(0.3), beside=(vector(1),))
     result = Stacked().train([local, job(40, 1, training, correct=Pulled(0.3), beside=(vector(2),))])[0]
     result = result if is_stacked else train(local)
@@ -158,7 +158,7 @@ def proximal_loop(local: TrainingJob, mu: float) -> np.ndarray:
         distance = nn.utils.parameters_to_vector(parameters) - pull_to
         return nn.functional.cross_entropy(module(inputs[batch]), labels[batch]) + mu / 2 * distance.square().sum()
 
-    descend_plainly(optimiser, rng, loss, count=len(labels), epochs=3)
+    descend_plainly(optimiser, rng, loss, count=len(labels), epochs=3, batch_size=8)
     return nn.utils.parameters_to_vector(parameters).detach().numpy()
 
 
@@ -220,7 +220,7 @@ def test_zeros_of_both_signs_beside_the_weights_are_each_devices_own() -> None:
     zeros = np.zeros(MODEL.layout.size, np.float32)
     both = [job(20, 0, SETTINGS["one epoch"], correct=signed, beside=(each,)) for each in (zeros, -zeros)]
     together = bits(Stacked().train(both))
-    assert together == [bits(Stacked().train([each]))[0] for each in both]
+    assert together == bits_alone(both)
     assert together[0] != together[1]
 
 
@@ -262,7 +262,7 @@ def test_vectors_beside_the_weights_are_of_the_models_size_and_belong_to_a_corre
 def test_epochs_of_a_job_count_in_place_of_what_training_says() -> None:
     assert [job(20, 0, SETTINGS[name], epochs=2).steps for name in SETTINGS] == [6, 6, 6, 6, 2, 40]
     one, two = (job(20, 0, SETTINGS["one epoch"], epochs=epochs) for epochs in (1, 2))
-    assert bits(Stacked().train([one, two])) == [bits(Stacked().train([each]))[0] for each in (one, two)]
+    assert bits(Stacked().train([one, two])) == bits_alone((one, two))
     assert bits([train(one)]) == bits([train(job(20, 0, SETTINGS["one epoch"]))])
 
 
@@ -287,4 +287,4 @@ def test_one_device_may_train_twice_in_a_round() -> None:
     shared = job(20, 0, SETTINGS["epochs with momentum"])
     personal = replace(shared, start=vector(4), correct=Pulled(), beside=(shared.start,), stream=1)
     together = Stacked().train([shared, personal])
-    assert bits(together) == [bits(Stacked().train([each]))[0] for each in (shared, personal)]
+    assert bits(together) == bits_alone((shared, personal))

@@ -24,6 +24,14 @@ def store(folder: Path, run_id: str = RUN, device_id: str = DEVICE) -> PersonalS
     return PersonalStore(folder, run_id, device_id)
 
 
+def with_rounds(folder: Path, *lps_rounds: int) -> PersonalStore:
+    """A store with a state of each of these rounds."""
+    kept = store(folder)
+    for lps_round in lps_rounds:
+        kept.save(lps_round, arrays(lps_round))
+    return kept
+
+
 def arrays(seed: int) -> Arrays:
     rng = np.random.default_rng(seed)
     return {
@@ -61,17 +69,13 @@ def test_a_state_in_memory_stays_as_it_was_kept_whatever_a_method_does_with_it()
 
 
 def test_the_newest_state_that_is_not_newer_than_a_round_is_given(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    for lps_round in (2, 5, 9):
-        kept.save(lps_round, arrays(lps_round))
+    kept = with_rounds(tmp_path, 2, 5, 9)
     assert [found and found[0] for found in map(kept.at, (1, 2, 4, 5, 8, 9, 100))] == [None, 2, 2, 5, 5, 9, 9]
     assert as_bytes(kept.at(8)) == as_bytes((5, arrays(5)))
 
 
 def test_a_round_that_is_done_again_replaces_its_state_and_forgets_later_ones(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    for lps_round in (2, 5, 9):
-        kept.save(lps_round, arrays(lps_round))
+    kept = with_rounds(tmp_path, 2, 5, 9)
     kept.save(5, arrays(50))
     assert as_bytes(store(tmp_path).at(100)) == as_bytes((5, arrays(50)))
 
@@ -85,9 +89,7 @@ def test_who_never_kept_anything_has_nothing(tmp_path: Path) -> None:
 
 
 def test_pruning_keeps_the_newest_state_older_than_a_round(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    for lps_round in range(7):
-        kept.save(lps_round, arrays(lps_round))
+    kept = with_rounds(tmp_path, *range(7))
     kept.prune(5)
     assert [found and found[0] for found in map(kept.at, range(7))] == [None, None, None, None, 4, 5, 6]
     kept.prune(5)
@@ -95,8 +97,7 @@ def test_pruning_keeps_the_newest_state_older_than_a_round(tmp_path: Path) -> No
 
 
 def test_pruning_never_removes_the_last_whole_state(tmp_path: Path) -> None:
-    for lps_round in range(4):
-        store(tmp_path).save(lps_round, arrays(lps_round))
+    with_rounds(tmp_path, *range(4))
     damage(tmp_path, 3)
     store(tmp_path).prune(4)
     assert as_bytes(store(tmp_path).at(4)) == as_bytes((2, arrays(2)))
@@ -118,9 +119,7 @@ def damage(folder: Path, lps_round: int) -> None:
 def test_one_altered_bit_anywhere_is_seen_named_and_passed_over(
     tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = store(tmp_path)
-    kept.save(1, arrays(1))
-    kept.save(2, arrays(2))
+    kept = with_rounds(tmp_path, 1, 2)
     content = bytearray(path_of(tmp_path, 2).read_bytes())
     content[place] ^= 4
     path_of(tmp_path, 2).write_bytes(content)
@@ -135,8 +134,7 @@ def test_one_altered_bit_anywhere_is_seen_named_and_passed_over(
 
 @pytest.mark.parametrize("left", [0, 1, 31, 32, 40, 200, 1000])
 def test_a_truncated_file_is_passed_over(tmp_path: Path, left: int) -> None:
-    for lps_round in (1, 2):
-        store(tmp_path).save(lps_round, arrays(lps_round))
+    with_rounds(tmp_path, 1, 2)
     path_of(tmp_path, 2).write_bytes(path_of(tmp_path, 2).read_bytes()[:left])
     assert as_bytes(store(tmp_path).at(2)) == as_bytes((1, arrays(1)))
 
@@ -191,8 +189,7 @@ def test_birth_is_remembered_by_run_and_device_also_where_the_marker_is_damaged(
 
 def test_a_device_killed_while_it_keeps_a_state_has_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    for lps_round in (0, 1):
-        store(folder).save(lps_round, arrays(lps_round))
+    with_rounds(folder, 0, 1)
     before = {path.name: hashlib.sha256(path.read_bytes()).digest() for path in folder.iterdir()}
     order = [{"point": "state_write", "marker": str(tmp_path / "died")}]  # written and flushed, not yet renamed
     code = (
@@ -211,8 +208,7 @@ def test_a_device_killed_while_it_keeps_a_state_has_the_one_before(tmp_path: Pat
 
 
 def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    kept.save(1, arrays(1))
+    kept = with_rounds(tmp_path, 1)
     (tmp_path / ".000002.personal.aside").mkdir()  # what no user's rights can write
     with pytest.raises(StateError, match=r"cannot write .*000002\.personal"):
         kept.save(2, arrays(2))

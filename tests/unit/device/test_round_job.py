@@ -50,6 +50,12 @@ def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> D
     return DeviceProcess(**{**vars(host), **changed})
 
 
+def work_of(host: DeviceProcess, *, made: dict[str, Any] | None = None, **begins: Any) -> DeviceWork:
+    """What device 1 does in a round that begins so, or before training."""
+    data, beginning = device_data(host.experiment, host.dataset, 1), Beginning(**begins)
+    return DeviceWork(host, data, 1, made=made, begins=beginning)
+
+
 def values_of(sent: Any) -> Flat:
     assert isinstance(sent, Update)
     return sent.read(0, sent.codec.layout.size)
@@ -68,13 +74,7 @@ async def test_an_update_is_what_was_trained_minus_what_was_received() -> None:
     host = host_of("fedavg")
     start = host.model.initial(7)
     sent = await job_of(host, start, lps_round=3).begin()
-    work = DeviceWork(
-        host,
-        device_data(host.experiment, host.dataset, 1),
-        1,
-        begins=Beginning(received=[start], lps_round=3, global_round=1),
-    )
-    trained = await work.train(start)
+    trained = await work_of(host, received=[start], lps_round=3, global_round=1).train(start)
     assert values_of(sent).tobytes() == (trained.weights - start).tobytes()
     assert isinstance(sent, Update)
     assert (sent.round, sent.num_examples, sent.base_digest, sent.train_loss) == (3, 40, b"d", trained.train_loss)
@@ -92,9 +92,7 @@ async def test_where_the_round_is_not_measured_no_measurement_goes_up() -> None:
 async def test_a_second_training_of_a_round_draws_other_batches() -> None:
     host = host_of("fedavg")
     start = host.model.initial(0)
-    work = DeviceWork(
-        host, device_data(host.experiment, host.dataset, 1), 1, begins=Beginning(received=[start], lps_round=0)
-    )
+    work = work_of(host, received=[start], lps_round=0)
     first, again, second = [await work.train(start, stream=stream) for stream in (0, 0, 1)]
     assert first.weights.tobytes() == again.weights.tobytes()
     assert first.weights.tobytes() != second.weights.tobytes()
@@ -102,14 +100,13 @@ async def test_a_second_training_of_a_round_draws_other_batches() -> None:
 
 async def test_arithmetic_that_is_done_once_is_done_once_for_all_rounds_of_a_process() -> None:
     host, made, count = host_of("fedavg"), {}, 0
-    data = device_data(host.experiment, host.dataset, 1)
 
     def make() -> int:
         nonlocal count
         count += 1
         return count
 
-    works = [DeviceWork(host, data, 1, made=made, begins=Beginning(lps_round=number)) for number in (-1, 0, 1)]
+    works = [work_of(host, made=made, lps_round=number) for number in (-1, 0, 1)]
     assert await asyncio.gather(*(work.once("spectrum", make) for work in works)) == [1, 1, 1]
     assert await works[0].once("another", make) == 2
 
@@ -137,11 +134,7 @@ class OwnTraining(Method):
 
 async def test_a_training_of_a_methods_own_is_done_in_turn_on_the_training_thread_and_each_time_anew() -> None:
     host, OwnTraining.computed[:] = host_of("fedavg", own=OwnTraining), []
-    data = device_data(host.experiment, host.dataset, 1)
-    works = [
-        DeviceWork(host, data, 1, begins=Beginning(received=[np.float32([number])], lps_round=0))
-        for number in range(20)
-    ]
+    works = [work_of(host, received=[np.float32([number])], lps_round=0) for number in range(20)]
     outcomes = await asyncio.gather(*(host.method.local(work) for work in works))
     assert [each.weights.tolist() for each in outcomes] == [[number + 1] for number in range(20)]
     assert OwnTraining.computed == [("arithmetic_0", 1)] * 20
@@ -172,15 +165,14 @@ async def test_examples_trained_on_before_an_answer_are_said_with_it() -> None:
 
 async def test_less_than_no_trained_examples_are_refused() -> None:
     host = host_of("fedavg")
-    work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1)
     with pytest.raises(PluginError, match="trained_examples is -1; give the number of examples used, 0 or more"):
-        await work.compute(lambda: 1, trained_examples=-1)
+        await work_of(host).compute(lambda: 1, trained_examples=-1)
 
 
 def test_a_methods_work_has_the_examples_that_the_device_measures_on() -> None:
     host = host_of("fedavg")
-    data = device_data(host.experiment, host.dataset, 1)
-    assert DeviceWork(host, data, 1).held_out is data.test
+    measured_on = device_data(host.experiment, host.dataset, 1).test
+    assert work_of(host).held_out.inputs.tobytes() == measured_on.inputs.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -207,8 +199,7 @@ async def test_weights_of_another_model_are_no_outcome(weights: Any, message: st
 
 def test_before_training_a_device_starts_from_the_initial_weights() -> None:
     host = host_of("fedavg")
-    work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1)
-    assert work.start.tobytes() == host.method.initial(host.model, 0).tobytes()
+    assert work_of(host).start.tobytes() == host.method.initial(host.model, 0).tobytes()
 
 
 # --- a question when the models have come ---------------------------------------------------------

@@ -14,7 +14,7 @@ from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
 from fedstrata.tasks import CLASSIFICATION
-from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
+from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, bits_alone, examples, job, jobs
 
 limit_threads()
 
@@ -22,7 +22,7 @@ limit_threads()
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_device_has_the_same_bits_alone_and_in_stacks_of_any_size(name: str) -> None:
     ragged = jobs(SETTINGS[name])
-    alone = [bits(Stacked().train([each]))[0] for each in ragged]
+    alone = bits_alone(ragged)
     for most_devices in (2, 3, 7, None):
         assert bits(Stacked(most_devices).train(ragged)) == alone, most_devices
     assert bits(Stacked(3).train(ragged[::-1])) == alone[::-1]
@@ -52,7 +52,7 @@ def test_pixels_have_the_bits_of_their_numbers_alone_and_in_a_stack(
             examples=pixels(size, device), held_out=pixels(size % 71 + 1, device))
         for device, size in enumerate(RAGGED)
     ]  # fmt: skip
-    alone = [bits(Stacked().train([each]))[0] for each in ragged]
+    alone = bits_alone(ragged)
     assert bits(Stacked().train(ragged)) == alone
 
     def numbers(bytes_: Any) -> Examples:
@@ -66,7 +66,7 @@ def test_who_measures_nothing_trains_beside_who_does() -> None:
     some = [
         replace(each, held_out=None) if number % 2 else each for number, each in enumerate(jobs(SETTINGS["one epoch"]))
     ]
-    assert bits(Stacked().train(some)) == [bits(Stacked().train([each]))[0] for each in some]
+    assert bits(Stacked().train(some)) == bits_alone(some)
 
 
 @pytest.mark.parametrize("shape", [((28, 28), (32,), 10), ((8, 8), (32,), 10), ((3, 32, 32), (), 4), ((30,), (1,), 2)])
@@ -129,7 +129,7 @@ def test_jobs_of_different_rounds_optimisers_and_models_may_wait_together() -> N
         job(20, 2, decaying, global_round=4),
         job(20, 3, SETTINGS["one epoch"], model=other, start=other.initial(0)),
     ]
-    assert bits(Stacked().train(mixed)) == [bits(Stacked().train([each]))[0] for each in mixed]
+    assert bits(Stacked().train(mixed)) == bits_alone(mixed)
 
 
 def test_what_was_received_and_the_examples_stay_as_they_were() -> None:

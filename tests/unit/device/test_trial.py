@@ -134,6 +134,15 @@ def test_a_task_that_gives_something_else_is_named_before_the_run(wrong: str, me
     assert "\n" not in str(refused.value)
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules; none of another test's is loaded."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("twice", "rows"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
 TWICE = """
 name: twice
 partition: {kind: iid, devices: 2, examples_per_device: 40}
@@ -170,12 +179,8 @@ class Drawing(Dropping):
 
 
 @pytest.mark.parametrize("name", ["Counting", "Drawing"])
-def test_a_module_that_does_not_train_the_same_twice_is_named_with_its_tensors(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "twice.py").write_text(MODULES)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "twice", raising=False)
+def test_a_module_that_does_not_train_the_same_twice_is_named_with_its_tensors(name: str, folder: Path) -> None:
+    (folder / "twice.py").write_text(MODULES)
     train_twice(parse_experiment(TWICE.replace("NAME", "Dropping")))
     message = f"model twice:{name} does not train the same twice: after 2 steps body.1.weight, .* differ by up to"
     with pytest.raises(PluginError, match=message) as refused:
@@ -243,12 +248,10 @@ def rows_experiment(folder: Path, name: str, examples: int, *overrides: str) -> 
     ],
 )
 def test_a_trial_before_the_run_refuses_what_would_end_the_run(
-    name: str, examples: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, examples: int, message: str, folder: Path
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "rows", raising=False)
     with pytest.raises(PluginError, match=message) as refused:
-        try_experiment(rows_experiment(tmp_path, name, examples))
+        try_experiment(rows_experiment(folder, name, examples))
     assert "\n" not in str(refused.value)
 
 
@@ -256,8 +259,6 @@ def test_a_trial_before_the_run_refuses_what_would_end_the_run(
     ("examples", "overrides"), [(106, ()), (160, ("training.local_epochs=null", "training.local_steps=3"))]
 )
 def test_a_trial_passes_a_run_without_a_batch_of_one_example(
-    examples: int, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    examples: int, overrides: tuple[str, ...], folder: Path
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "rows", raising=False)
-    try_experiment(rows_experiment(tmp_path, "Fitting", examples, *overrides))
+    try_experiment(rows_experiment(folder, "Fitting", examples, *overrides))

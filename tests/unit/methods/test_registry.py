@@ -15,16 +15,9 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings
 from fedstrata.methods.registry import DEFAULT, REGISTRY, method_class
 from tests.support.every_method import MODELS
+from tests.support.splits import SMALL
 
 ROOT = Path(__file__).parents[3]
-SMALL = """
-name: small
-partition:
-  kind: tasks
-  tasks:
-    - {name: even, labels: [0, 2], devices: 2, examples_per_device: 10}
-    - {name: odd, labels: [1, 3], devices: 1, examples_per_device: 10}
-"""
 OWN = """
 from fedstrata.methods import Method, MethodSettings
 from fedstrata.methods.base import NonNegativeFloat
@@ -179,7 +172,6 @@ def test_an_option_that_cannot_be_is_refused_in_one_line(section: dict[str, Any]
     ("section", "message"),
     [
         ("{name: one_shot, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
-        ("{name: one_shot, clusters: 4, exact_up_to: 3, landmarks: 3}", "more than method.landmarks, 3"),
         ("{name: pacfl, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
         ("{name: ifca, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
         (

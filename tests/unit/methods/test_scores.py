@@ -16,6 +16,7 @@ from fedstrata.methods import Answers, Arrays, Candidate, Moment, Outcome, Plan
 from fedstrata.methods.scores import LABELS, PORTION, TABLE, WEIGHTS, DeviceTable
 from fedstrata.partitions import device_data, public_data
 from tests.support.device_work import Devices
+from tests.support.training_jobs import descend, trained_weights
 
 CLASSES, PUBLIC, RATE = 10, 40, 0.1
 OWNED = [{1, 2}, {2, 3}, {3, 4}]
@@ -114,17 +115,13 @@ class Plainly:
         self, flat: Any, inputs: Any, targets: Any, rng: np.random.Generator, epochs: int
     ) -> NDArray[np.float32]:
         module = self.module(flat)
-        descent = torch.optim.SGD(module.parameters(), lr=RATE)
-        for _ in range(epochs):
-            order = rng.permutation(len(inputs))
-            for start in range(0, len(order), 8):
-                here = order[start : start + 8]
-                descent.zero_grad()
-                torch.nn.functional.cross_entropy(
-                    module(torch.tensor(inputs[here])), torch.tensor(targets[here])
-                ).backward()
-                descent.step()
-        return torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+        descent, inputs, targets = torch.optim.SGD(module.parameters(), lr=RATE), *map(torch.tensor, (inputs, targets))
+
+        def loss(batch: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(module(inputs[batch]), targets[batch])
+
+        descend(descent, rng, loss, count=len(inputs), epochs=epochs, batch_size=8)
+        return trained_weights(module)
 
     def restricted(self, index: int) -> Table:
         """f_G of the labels of a device: its rows, or its columns."""

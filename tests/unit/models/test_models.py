@@ -15,7 +15,7 @@ from fedstrata.experiment import ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.models.model import INITIAL_WEIGHTS
-from tests.support.torch_twins import assert_same_outputs, tensors
+from tests.support.torch_twins import assert_same_outputs, cnn_module, tensors
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
@@ -100,20 +100,7 @@ def test_the_mlp_computes_what_torch_modules_compute() -> None:
     ("info", "padding", "flattened"), [(CIFAR, 0, 400), (FASHION, 2, 784), (DIGITS, 2, 64)], ids=["32", "28", "8"]
 )
 def test_the_cnn_computes_what_torch_modules_compute(info: DatasetInfo, padding: int, flattened: int) -> None:
-    module = nn.Sequential(
-        nn.Conv2d(info.input_shape[0], 6, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(flattened, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    )
+    module = cnn_module(info.input_shape[0], padding, flattened)
     assert_same_outputs(build_model(settings("cnn"), info), module, info, rtol=0, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Methods that group devices once, before training, on numbers whose dendrogram or angles can be checked by hand."""
+"""One-shot clusters of relevances: the dendrogram by hand, landmarks, late devices, and devices that lie."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedstrata.errors import PayloadError, RunStoppedError
-from fedstrata.methods import Answers, Arrays, Candidate, Moment, Plan
-from fedstrata.methods.clusters import clusters_in_dendrogram, merge_heights
+from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan, make_method
+from fedstrata.methods.clusters import closest, clusters_in_dendrogram, merge_heights, outlying
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
-from tests.support.methods import candidates, made
+from fedstrata.methods.profiles.relevance import check_profile, landmarks
+from tests.support.methods import candidates, made, method_with
 
 Matrix = NDArray[np.float64]
 HALF = 2**-0.5
@@ -25,14 +27,16 @@ def blocks(*sizes: int, within: float = 0.9, across: float = 0.2) -> Matrix:
     return matrix
 
 
+def row_of(said: Mapping[int, float]) -> Arrays:
+    """What a device answers that has these relevances to others."""
+    return {"devices": np.array(list(said), np.int64), "values": np.array(list(said.values()))}
+
+
 def rows(matrix: Matrix, indexes: Sequence[int] | None = None) -> Mapping[int, Arrays]:
     """What devices with these indexes answer: each its row of the matrix, without itself."""
     indexes = range(len(matrix)) if indexes is None else indexes
     return {
-        index: {
-            "devices": np.array([other for other in indexes if other != index], np.int64),
-            "values": np.array([matrix[i, j] for j, other in enumerate(indexes) if other != index]),
-        }
+        index: row_of({other: matrix[i, j] for j, other in enumerate(indexes) if other != index})
         for i, index in enumerate(indexes)
     }
 
@@ -41,7 +45,7 @@ def one_shot(matrix: Matrix, there: Sequence[Candidate] | None = None, **options
     """The plan made of rows of a matrix, of as many devices."""
     devices = list(there or candidates(len(matrix)))
     answers = Answers(devices, {RELEVANCE: rows(matrix, [device.device_index for device in devices])})
-    return made(OneShot, **options).plan(Moment.BEFORE, answers, None)
+    return made(OneShot, devices=max(10, len(matrix)), **options).plan(Moment.BEFORE, answers, None)
 
 
 # --- one-shot -----------------------------------------------------------------------------------------------
@@ -141,7 +145,77 @@ def test_a_row_is_what_was_heard() -> None:
         method.check_answer(method.questions()[0], {"eigenvectors": np.ones((1, 4), np.float32)}, ())
 
 
-# --- many and late devices ----------------------------------------------------------------------------------
+# --- landmarks ---------------------------------------------------------------------------------------------
+
+MANY = """
+name: many
+data: {name: digits}
+partition: {kind: iid, devices: 200, examples_per_device: 5}
+method: {name: one_shot, clusters: 70}
+"""
+
+
+def test_up_to_the_stated_number_all_devices_are_landmarks() -> None:
+    assert landmarks(128, 0, exact_up_to=128, count=64) == list(range(128))
+
+
+def test_above_it_landmarks_are_drawn_by_the_seed_and_by_nothing_else() -> None:
+    drawn = landmarks(1000, 7, exact_up_to=128, count=64)
+    assert len(set(drawn)) == 64
+    assert drawn == sorted(drawn)
+    assert all(0 <= index < 1000 for index in drawn)
+    assert drawn == landmarks(1000, 7, exact_up_to=128, count=64)
+    assert drawn != landmarks(1000, 8, exact_up_to=128, count=64)
+
+
+def test_a_device_joins_the_cluster_to_whose_landmarks_it_is_most_relevant_on_average() -> None:
+    groups = ((0, 3), (5, 8))
+    assert closest({0: 0.9, 3: 0.1, 5: 0.6, 8: 0.6}, groups) == 1  # 0.5 against 0.6
+    assert closest({0: 0.9, 3: 0.5, 5: 0.6, 8: 0.6}, groups) == 0  # 0.7 against 0.6
+    assert closest({3: 0.5, 5: 0.4}, groups) == 0  # a landmark whose row never came counts for nothing
+    assert closest({0: 0.5, 3: 0.5, 5: 0.5, 8: 0.5}, groups) == 0  # among equals the first
+
+
+def test_landmarks_are_clustered_and_the_others_join_them() -> None:
+    options = {"name": "one_shot", "clusters": 2, "exact_up_to": 1, "landmarks": 4}
+    method = method_with(OneShot, options, Facts(device_count=9, input_shape=(1, 2, 2)))
+    known = list(method.relays())
+    assert len(known) == 4
+    one, other = known[:2], known[2:]
+    rows = {index: {mate: 0.9 if (index in one) == (mate in one) else 0.2 for mate in known} for index in known}
+    others = [index for index in range(9) if index not in known]
+    rows |= {index: {mate: 0.8 if (mate in one) == (index % 2 == 0) else 0.3 for mate in known} for index in others}
+    devices = candidates(9)
+    answers = Answers(devices, {"relevance": {index: row_of(said) for index, said in rows.items()}})
+    plan = method.plan(Moment.BEFORE, answers, None)
+    joined = [[*group, *(i for i in others if (i % 2 == 0) == (group is one))] for group in (one, other)]
+    assert plan.clusters == tuple(sorted(tuple(sorted(group)) for group in joined))
+    assert plan.rule == "2 as given; among 4 landmarks, 5 devices placed by relevance"
+    assert plan.related == tuple(known)
+    assert plan.affinity is not None
+    assert plan.affinity.shape == (4, 4)
+    plan.check_covers(devices)
+
+
+def test_only_landmarks_are_relayed() -> None:
+    experiment = parse_experiment(MANY, overrides=["method.clusters=2"])
+    assert list(make_method(experiment).relays()) == landmarks(200, 0, exact_up_to=128, count=64)
+
+
+def test_more_clusters_than_landmarks_are_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"method\.clusters is 70, more than method\.landmarks, 64"):
+        parse_experiment(MANY)
+    kept = parse_experiment(MANY, overrides=["method.exact_up_to=200"])
+    assert kept.method.model_dump()["clusters"] == 70
+
+
+def test_the_draw_covers_every_task_of_a_tenth_of_the_devices() -> None:
+    for seed in range(50):
+        tasks = np.array(landmarks(1000, seed, exact_up_to=128, count=64)) // 100
+        assert set(tasks.tolist()) == set(range(10))
+
+
+# --- late devices --------------------------------------------------------------------------------------------
 
 
 def test_without_any_landmark_there_is_nothing_to_cluster() -> None:
@@ -159,13 +233,9 @@ def test_the_sponsors_of_a_cluster_are_those_most_relevant_to_it_on_average() ->
     assert made(OneShot, representatives=2).sponsors(plan) == ((0, 1), (3,))
 
 
-def late_row(values: Mapping[int, float]) -> Arrays:
-    return {"devices": np.array(list(values), np.int64), "values": np.array(list(values.values()))}
-
-
 def test_a_late_device_is_related_to_the_sponsors_alone() -> None:
     plan = one_shot(blocks(3, 2), clusters=2)
-    late = {9: late_row({0: 0.1, 3: 0.4})}  # of the first three 0, of the others 3
+    late = {9: row_of({0: 0.1, 3: 0.4})}  # of the first three 0, of the others 3
     answers = Answers(candidates(5), {RELEVANCE: late})
     assert made(OneShot, clusters=2).place(Candidate(device_index=9), answers, plan) == 1
 
@@ -200,3 +270,80 @@ def test_auto_finds_blocks_and_says_how() -> None:
 
 def test_auto_leaves_devices_of_one_task_together() -> None:
     assert one_shot(blocks(6)).clusters == ((0, 1, 2, 3, 4, 5),)
+
+
+# --- devices that are like nobody ---------------------------------------------------------------------------
+
+
+def alike(*groups: int, within: float = 0.95, across: float = 0.6, liars: int = 0, of_liars: float = 0.03) -> Matrix:
+    """R of devices in groups, and after them of liars that are like nobody, not even like each other."""
+    owner = np.repeat(np.arange(len(groups)), groups)
+    honest = np.where(owner[:, None] == owner[None, :], within, across)
+    matrix = np.full((len(honest) + liars,) * 2, of_liars)
+    matrix[: len(honest), : len(honest)] = honest
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+@pytest.mark.parametrize("liars", [1, 2, 3])
+def test_devices_that_are_like_nobody_leave_the_others_their_groups(liars: int) -> None:
+    plan = one_shot(alike(4, 3, 2, liars=liars))
+    honest = ((0, 1, 2, 3), (4, 5, 6), (7, 8))
+    assert plan.clusters == honest + tuple((9 + liar,) for liar in range(liars))
+    assert plan.rule.endswith(f"{liars} set apart before")
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [
+        alike(4, 3, 2),
+        alike(9, 1),
+        alike(9, 1, across=0.1),
+        alike(5, 1, 1),
+        alike(1, 1),
+        alike(6, within=0.7),  # one loose group
+        alike(3, 1, within=0.85),
+    ],
+)
+def test_of_honest_devices_none_is_set_apart(honest: Matrix) -> None:
+    assert outlying(honest) == []
+
+
+def test_one_device_is_set_apart_where_the_others_are_one_loose_group_only_if_it_has_a_gap_of_its_own() -> None:
+    loose = alike(3, 3, within=0.9, across=0.75, liars=1)  # the groups are 0.15 apart: no gap
+    assert outlying(loose) == []
+    assert outlying(alike(3, 3, within=0.9, across=0.65, liars=1)) == [6]
+
+
+def profile(rows: list[list[float]]) -> NDArray[np.float32]:
+    return np.array(rows, np.float32)
+
+
+def checked(vectors: NDArray[np.float32], num_examples: int) -> None:
+    """As the GPS checks the profile of a device that has enrolled with so many examples of three values."""
+    method = method_with(OneShot, {"name": "one_shot", "eigenvectors": 2}, Facts(device_count=3, input_shape=(3,)))
+    question = next(each for each in method.questions() if each.name == PROFILE)
+    whose = Candidate(device_index=0, num_examples=num_examples)
+    method.check_answer_of(whose, question, {"eigenvectors": vectors}, ())
+
+
+def test_a_profile_has_as_many_rows_as_the_device_has_directions() -> None:
+    one, two = profile([[0, 1, 0]]), profile([[0, 1, 0], [0.6, 0, 0.8]])
+    checked(two, num_examples=10)
+    checked(one, num_examples=1)
+    for vectors, num_examples in ((one, 10), (two, 1)):
+        with pytest.raises(PayloadError, match="eigenvectors; expected"):
+            checked(vectors, num_examples)
+
+
+def test_rows_that_are_not_orthogonal_are_no_profile() -> None:
+    with pytest.raises(PayloadError, match=r"product 0\.6"):
+        check_profile(profile([[0, 1, 0], [0.8, 0.6, 0]]), 2)
+    constant = profile([[3**-0.5] * 3] * 2)
+    with pytest.raises(PayloadError, match="orthogonal"):
+        check_profile(constant, 2)
+
+
+def test_a_wide_profile_is_orthonormal_up_to_its_rounding() -> None:
+    vectors = np.linalg.svd(np.random.default_rng(0).random((60, 784)), full_matrices=False)[2][:40]
+    check_profile(vectors.astype(np.float32), 40)

@@ -78,14 +78,12 @@ class Kept:
         was = self._layout(self._kept_of)
         if kept is not None and self._kept_of is self._architecture:
             return taken(kept, was.slices_of(streams.own))
-        own = taken(self._initial(), streams.whole.slices_of(streams.own)).copy()
+        initial = streams.with_tables(self._host.method.initial(self._architecture.model, 0))
+        own = taken(initial, streams.whole.slices_of(streams.own)).copy()
         if kept is not None:  # the device's model has changed: only its tables are kept
             tables = streams.own.select(streams.tables.names)
             put_into(own, streams.own.slices_of(tables), taken(kept, was.slices_of(tables)))
         return own
-
-    def _initial(self) -> Flat:
-        return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
 
     def _layout(self, architecture: Architecture) -> Layout:
         """Return the layout of the tensors that this device keeps between rounds: the tensors that never leave it. If
@@ -173,10 +171,6 @@ class RoundJob:
         there = received.offered or range(received.clusters)
         return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
-    def _base(self) -> Flat:
-        """Return the received weights, which are subtracted from the trained weights to get the update."""
-        return self._travelling[self.work.own_place]
-
     # --- stages -------------------------------------------------------------------------------
 
     async def begin(self) -> answers_pb2.Answer | Update:
@@ -242,9 +236,9 @@ class RoundJob:
 
     def _difference(self, outcome: Outcome) -> Flat:
         """Return the update: trained minus received values of the tensors that are sent."""
-        streams = self._kept.streams
+        streams, received = self._kept.streams, self._travelling[self.work.own_place]
         whole = streams.with_tables(outcome.weights, outcome.tables)
-        difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - self._base()
+        difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - received
         return difference
 
     async def _update(self, outcome: Outcome) -> Update:

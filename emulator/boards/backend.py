@@ -16,7 +16,7 @@ from emulator.local.local import LocalBackend
 from fedstrata.errors import AddressError, ExperimentError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import joined_address, split_address
-from fedstrata.process.owned import Restart
+from fedstrata.process.owned import Restart, to_the_end
 from fedstrata.process.quoting import quoted
 from fedstrata.store import write_aside
 from fedstrata.v1 import fleet_service_pb2 as pb
@@ -111,12 +111,7 @@ class FleetBackend(LocalBackend):
         try:
             await super().stop()
         finally:
-            giving_back = asyncio.ensure_future(self._give_back())
-            try:
-                await asyncio.shield(giving_back)
-            except asyncio.CancelledError:
-                await giving_back
-                raise
+            await to_the_end(self._give_back())
 
     async def _give_back(self) -> None:
         offer_id, self._offer_id = self._offer_id, ""

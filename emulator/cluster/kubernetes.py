@@ -23,14 +23,13 @@ from emulator.cluster.rollout import (
     owner_kind,
     progress,
 )
-from emulator.cluster.secrets import KubernetesSecrets, answering, sentence
+from emulator.cluster.secrets import REQUEST_S, KubernetesSecrets, answering, sentence
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
 
 OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
-REQUEST_S = 15
 LOOK_S = 1
 OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # an annotation of the GPS's pod that names the Secret
 GPS_START_S = 30.0  # how long a replaced GPS may take until it runs

@@ -9,7 +9,7 @@ import urllib3
 
 from fedstrata.errors import AccountError, AddressError, CertificateError
 
-REQUEST_S = 15
+REQUEST_S = 15  # time limit of a request to the Kubernetes API
 WRITES = 10  # tries to write a Secret that other programs also write
 OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of Secrets with certificates
 MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of Secrets that `fedstrata up` may replace

@@ -71,7 +71,7 @@ def issue(
     """
     from emulator.certs import issue as make
 
-    print(make(folder, role, names or [], days, _release(release, place), server_domain=server_domain))
+    print(make(folder, role, names or [], days, release_or_none(release, place), server_domain=server_domain))
 
 
 @certs.command()
@@ -100,7 +100,7 @@ def renew(
     from emulator import certs as work
     from fedstrata.errors import CertificateError
 
-    where = _release(release, place)
+    where = release_or_none(release, place)
     if pods and (where is None or authority is not None):
         raise CertificateError("--pods needs --release NAME, and does not go with --authority")
     if server_domain and authority is not None:
@@ -138,7 +138,7 @@ def revoke(
     """
     from emulator import certs as work
 
-    where = _release(release, place)
+    where = release_or_none(release, place)
     if where is not None:
         print(work.revoke_of_release(where, role, names or []))
     else:
@@ -157,7 +157,8 @@ def show(
     _print(found(folder))
 
 
-def _release(name: str | None, place: Place) -> "Release | None":
+def release_or_none(name: str | None, place: Place) -> "Release | None":
+    """Return the release of the option --release; None without the option."""
     return None if name is None else place.release(name)
 
 

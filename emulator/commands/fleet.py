@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from emulator.commands.certs import OfRelease
+from emulator.commands.certs import OfRelease, release_or_none
 from emulator.commands.options import Changes, Place, with_groups
 from emulator.commands.package import EXPERIMENT
 
@@ -50,7 +50,7 @@ def offer(
     from fedstrata.trust.files import TlsFiles
 
     run = changes.load(experiment)
-    authority = authority_of(folder, None if release is None else place.release(release))
+    authority = authority_of(folder, release_or_none(release, place))
     if authority.domain == TlsFiles.load(tls).me.domain:
         raise CertificateError(
             f"the authority in {folder} is the fleet's own, {authority.domain!r}, but a run needs another one; make it "

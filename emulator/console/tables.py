@@ -7,6 +7,8 @@ from rich.table import Table
 from emulator.console.units import human_bytes
 from fedstrata.record.summary import LinkBytes
 
+CLUSTERS_SHOWN = 20  # most clusters in a table
+
 
 def plain_table(*texts: str, numbers: Iterable[str]) -> Table:
     """Return an empty table without lines. Its columns with texts come first. Columns with numbers are aligned to the

@@ -14,7 +14,7 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import Asked, Driver, before_training
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.schedule import Entries, changes_who_trains
+from fedstrata.experiment.schedule import changes_who_trains
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.record.summary import Summary
@@ -97,7 +97,8 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
         raise ExperimentError(
             "deadlines.lps.deadline_s: on other links other devices are late, and models differ; do a new run"
         )
-    if changes_who_trains(experiment.schedule) or changes_who_trains(_schedule_of(record)):
+    schedules = experiment.schedule, parse_experiment(record.experiment_yaml).schedule
+    if any(map(changes_who_trains, schedules)):
         raise ExperimentError(
             "schedule: on other links other devices are away or have moved, so models differ; run the experiment again"
         )
@@ -110,10 +111,6 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
             f"--set {' --set '.join(changes)} changes the models or their bytes, not only the times; "
             "run the experiment again"
         )
-
-
-def _schedule_of(record: RunRecord) -> Entries:
-    return parse_experiment(record.experiment_yaml).schedule
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:

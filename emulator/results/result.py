@@ -7,15 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.energy import energy_line
-from emulator.console.tables import plain_table, traffic_table
+from emulator.console.tables import CLUSTERS_SHOWN, plain_table, traffic_table
 from emulator.console.units import decimal, grouped, human_seconds, measured
 from emulator.results.record import RunRecord
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
 from fedstrata.record.summary import Summary
 from fedstrata.record.timeline import PARTS, Virtual
-
-CLUSTERS_SHOWN = 20
 
 
 def print_result(record: RunRecord, report: Path, console: Console) -> None:

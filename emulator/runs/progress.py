@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.tables import plain_table, traffic_table
+from emulator.console.tables import CLUSTERS_SHOWN, plain_table, traffic_table
 from emulator.console.units import counted, decimal, human_seconds, measured
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
@@ -22,7 +22,6 @@ from fedstrata.record.summary import LinkBytes
 from fedstrata.tasks import CLASSIFICATION, Metric
 from fedstrata.v1 import gps_service_pb2 as pb
 
-CLUSTERS_SHOWN = 20
 RESTARTS_SHOWN = 5
 WAITS_SHOWN = 5
 

@@ -38,12 +38,11 @@ from fedstrata.methods.base import (
 from fedstrata.methods.clusters import lower_median
 from fedstrata.methods.gradients import Gradient, gradient_at
 from fedstrata.methods.row_groups import row_groups
-from fedstrata.methods.sketch import sketch_of
+from fedstrata.methods.sketch import LARGEST, check_sketch, sketch_of
 from fedstrata.models import Model
 
 GRADIENT = "gradient"
 WIDEST = 9.0  # larger variances are limited to this multiple of the median, so σ to three times the usual
-LARGEST = 1e30  # largest variance, and largest number of a gradient: their sums and products stay finite
 BATCHES_ADDRESS = 0x0C_E7_12  # an address that only the draws of the batches use
 
 
@@ -118,14 +117,11 @@ class UserCentric(Method):
         least 0. `plan` later limits a large σ².
         """
         (length,) = question.arrays["gradient"][1]
-        if len(arrays["gradient"]) != length:
-            raise PayloadError(f"the answer has a gradient of {len(arrays['gradient'])} numbers; expected {length}")
+        check_sketch(arrays["gradient"], length, "gradient")
         if len(arrays["variance"]) != 1 or not 0 <= arrays["variance"][0] <= LARGEST:
             raise PayloadError(
                 f"the answer has the variance {arrays['variance'].tolist()}; expected one number from 0 to {LARGEST:g}"
             )
-        if np.abs(arrays["gradient"]).max() > LARGEST:
-            raise PayloadError(f"the answer has a gradient with numbers outside ±{LARGEST:g}")
 
     # --- the plan -------------------------------------------------------------------------------
 

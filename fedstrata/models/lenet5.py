@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.experiment import ModelSettings
-from fedstrata.models.images import image_shape
+from fedstrata.models.images import CONVOLUTIONS, UNPADDED_FROM, image_shape
 from fedstrata.models.mlp import dense_layers
 from fedstrata.models.model import Layer, Model
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 HIDDEN = (120, 84)
 CHANNELS = (6, 16)
 KERNEL = 5
-UNPADDED_FROM = 32  # images with a shorter side below this number of pixels are padded by 2 pixels
 SMALLEST = 12  # least pixels of the shorter side that leave a pixel after both poolings
-CONVOLUTIONS = ("conv1", "conv2")
 
 
 def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:

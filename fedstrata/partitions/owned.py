@@ -139,17 +139,13 @@ def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
     """Return the assignment of examples to devices. It is computed once per data set, partition and seed, and deleted
     together with the data set.
     """
-    known = _assignments.setdefault(dataset, {})
-    key = (experiment.partition, experiment.seed)
-    if key not in known:
-        known[key] = _assign(experiment.partition, dataset, experiment.seed)
-    return known[key]
-
-
-def _assign(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+    partition, seed = experiment.partition, experiment.seed
     if isinstance(partition, LocalPartition):
         raise ExperimentError("partition.kind local: each device has its own data set, so no data set is divided")
-    return with_set_aside(_split(partition, dataset, seed), partition, dataset, seed)
+    known = _assignments.setdefault(dataset, {})
+    if (partition, seed) not in known:
+        known[partition, seed] = with_set_aside(_split(partition, dataset, seed), partition, dataset, seed)
+    return known[partition, seed]
 
 
 def _split(

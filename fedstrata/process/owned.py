@@ -11,10 +11,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedstrata.errors import (
     EXIT_INTERRUPTED,
@@ -222,12 +223,7 @@ class Supervisor:
         """End all processes. First ask them to stop, and kill them if they still run after some time. If this call is
         cancelled, it still ends all processes.
         """
-        ending = asyncio.ensure_future(self._end())
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await ending
-            raise
+        await to_the_end(self._end())
 
     async def _end(self) -> None:
         for process in self._processes:
@@ -243,6 +239,16 @@ class Supervisor:
     def _job_ended(self, job: asyncio.Task[None]) -> None:
         if not job.cancelled() and (error := job.exception()):
             self.fail(error)
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do this work. If the caller is cancelled meanwhile, still do the work to its end, then raise CancelledError."""
+    job = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await job
+        raise
 
 
 def shorten(log: Path) -> None:

@@ -77,7 +77,7 @@ class RoundsTable(Table[RoundRow]):
 
     @property
     def types(self) -> Mapping[str, type]:
-        known = super()._types_of(RoundRow)
+        known = super().types
         return {column: known.get(column, float) for column in self.columns}
 
     def values(self, row: RoundRow) -> list[Any]:

@@ -39,10 +39,7 @@ class Table(Generic[R]):
     @property
     def types(self) -> Mapping[str, type]:
         """The type of each column: int, float or str. Cells may be empty for any type."""
-        return self._types_of(self._row)
-
-    def _types_of(self, row: type[R]) -> Mapping[str, type]:
-        hints = get_type_hints(row)
+        hints = get_type_hints(self._row)
         kinds = {name: get_args(hint) or (hint,) for name, hint in hints.items()}
         return {name: next(each for each in kinds[name] if each is not NoneType) for name in hints}
 

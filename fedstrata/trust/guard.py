@@ -27,7 +27,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer, Role
-from fedstrata.trust.rate_limits import Shares
+from fedstrata.trust.rate_limits import SAID_AGAIN_S, Shares
 from fedstrata.trust.table import MOST_ASKED_BYTES, TABLE, Claim, Rule
 from fedstrata.trust.undecoded import check_decoded
 
@@ -37,7 +37,6 @@ CALLERS_REMEMBERED = 4096
 MANY_CHILDREN = 1024  # number of children if the real number is unknown
 LOOK_S = 2.0  # time between two checks of the callers with open calls
 RECENT_S = 10.0  # a caller counts as shut out for this time after a refusal; callers try again every two seconds
-SAID_AGAIN_S = 60.0
 REFUSED_REMEMBERED = 1024
 log = EventLog("trust")
 

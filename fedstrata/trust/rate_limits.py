@@ -30,7 +30,7 @@ READ_AT_ONCE = 4
 FIRST_MESSAGE_S = 60.0
 OPERATORS = 16  # other identities may make as many calls as this number of devices, for example from several windows
 IDENTITIES_REMEMBERED = 4096
-SAID_AGAIN_S = 60.0
+SAID_AGAIN_S = 60.0  # least time between two log lines about one peer
 log = EventLog("trust")
 
 

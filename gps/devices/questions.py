@@ -186,7 +186,8 @@ class Questions:
                 if other is not None and question.name in other.answered and not other.refused and not other.is_late:
                     answer = pb.Answer.FromString(self._journal.answers.one(question.name, index))
                     await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
-                    for part in self._parts(answer, other):
+                    header = pb.AnswerHeader(device_id=other.device_id, device_index=other.device_index)
+                    for part in answer_parts(answer, header):
                         yield part
                         reach("profile_relay")
             if device.is_late and self.sponsors is None:
@@ -217,9 +218,6 @@ class Questions:
         device = self._roster.devices.get(index)
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
-
-    def _parts(self, answer: pb.Answer, device: Device) -> Iterator[pb.AnswerPart]:
-        return answer_parts(answer, pb.AnswerHeader(device_id=device.device_id, device_index=device.device_index))
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:

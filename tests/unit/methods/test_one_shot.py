@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.cluster import AgglomerativeClustering
 
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan, make_method
-from fedstrata.methods.clusters import closest, clusters_in_dendrogram, merge_heights, outlying
+from fedstrata.methods.clusters import closest, clusters_in_dendrogram, cut, merge_heights, outlying
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
 from fedstrata.methods.profiles.relevance import check_profile, landmarks
 from tests.support.methods import candidates, made, method_with
@@ -347,3 +348,16 @@ def test_rows_that_are_not_orthogonal_are_no_profile() -> None:
 def test_a_wide_profile_is_orthonormal_up_to_its_rounding() -> None:
     vectors = np.linalg.svd(np.random.default_rng(0).random((60, 784)), full_matrices=False)[2][:40]
     check_profile(vectors.astype(np.float32), 40)
+
+
+@pytest.mark.parametrize("linkage", ["average", "complete", "single"])
+@pytest.mark.parametrize("levels", [3, 1_000_000])  # many equal distances, and none
+def test_a_cut_numbers_clusters_as_scikit_learn_does(linkage: str, levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    for points in (2, 3, 7, 12):
+        distances = rng.integers(1, levels + 1, (points, points)) / levels
+        distances = np.triu(distances, 1) + np.triu(distances, 1).T
+        for count in range(2, points + 1):
+            theirs = AgglomerativeClustering(n_clusters=count, metric="precomputed", linkage=linkage)
+            assert list(cut(distances, count, linkage)) == theirs.fit_predict(distances).tolist()
+    assert cut(distances, 1, linkage) == [0] * points

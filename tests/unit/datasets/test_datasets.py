@@ -436,20 +436,13 @@ def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": np.ones((2, 2)), "z": np.array([0, 1])}, "train.npz has no array or column y; it has x, z"),
-        (
-            {"x": np.ones((2, 2)), "y": np.array([0.0, 1.0])},
-            "y must contain whole numbers, not float64; for other numbers, remove data.num_classes",
-        ),
         ({"x": np.ones((2, 2), np.complex64), "y": np.array([0, 1])}, "column x must contain numbers, not complex64"),
         ({"x": np.array([[1e300, 1]]), "y": np.array([1])}, "NaN or Inf"),
         ({"x": np.ones((2, 2)), "y": np.array([0])}, "its arrays have different numbers of rows: {'x': 2, 'y': 1}"),
-        ({"x": np.ones((2, 2)), "y": np.array([0, 2])}, "labels must be from 0 to 1"),
-        ({"x": np.ones((2, 3)), "y": np.array([0, 1])}, r"examples of shape \(3,\) in 2 classes"),
         ({"x": np.array([[{}, {}]]), "y": np.array([0])}, "allow_pickle=False"),
     ],
 )
-def test_a_folder_of_something_else_is_refused(
+def test_arrays_that_no_folder_has_are_refused(
     tmp_path: Path, arrays: dict[str, NDArray[np.float64]], message: str
 ) -> None:
     for part in ("train", "test"):
@@ -458,9 +451,7 @@ def test_a_folder_of_something_else_is_refused(
         load_dataset(folder_settings(tmp_path), 0)
 
 
-def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="contains neither a table train nor a table for each device"):
-        load_dataset(folder_settings(tmp_path), 0)
+def test_a_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", x=np.ones((50, 2)), y=np.zeros(50, np.int64))
     whole = (tmp_path / "train.npz").read_bytes()
     with (tmp_path / "single.npy").open("wb") as file:

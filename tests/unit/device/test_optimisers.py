@@ -137,7 +137,6 @@ FILE = "name: x\npartition: {kind: iid, devices: 4, examples_per_device: 50}\nme
     [
         ("{name: adam, momentum: 0.9}", r"training.optimiser.momentum: not a key of name adam; "),
         ("{betas: [0.9, 0.99]}", r"training.optimiser.betas: not a key of name sgd; "),
-        ("{name: lion}", r"training.optimiser.*'lion'; choose sgd, adam, adamw, rmsprop or adagrad"),
         ("{nesterov: true}", r"nesterov: true has no effect with momentum 0; set momentum"),
         ("{state: kept}", r"state: kept has no effect with momentum 0; set momentum"),
         ("{name: adam, betas: [1.0, 0.9]}", r"training.optimiser.betas.0: must be below 1, not 1.0"),

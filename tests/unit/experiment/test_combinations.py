@@ -240,6 +240,7 @@ def test_a_method_that_refuses_what_is_no_feature_is_told_which_there_are() -> N
         [LATE, "clock=real"],
         ["method=feddyn", ROUNDS],
         [TOPOLOGY, ROUNDS, "links.lps-gps.up=int8"],
+        [NORMED, "model.buffers=device", UPDATES, "links.device-lps.up=int8", "training.gps_optimiser.name=adam"],
         *(["method=feddyn", f"training.participation={everybody}"] for everybody in ("12", "99", "1.0")),
         ["method=feddyn", "schedule=[{at: 3s, leave: {devices: [1]}}]", "clock=none"],
         ["method=feddyn", "newcomers={devices: [1], from_global_round: 4}"],

@@ -151,22 +151,18 @@ def test_where_hopkins_is_low_the_groups_stay_and_nothing_grows_or_shrinks() -> 
     assert after.told["batch"].tolist() != before.told["batch"].tolist()
 
 
-def test_layers_are_withdrawn_one_after_the_other_and_one_tensor_stays_shared() -> None:
-    made, plan = method(hopkins=0.01, hopkins_points=5, shrink=0.7), None
+@pytest.mark.parametrize(
+    ("options", "first_gone"), [({}, [3, 2, 2, 1, 1, 1]), ({"rounding": "down"}, [2, 1, 1, 1, 1, 1])]
+)
+def test_layers_are_withdrawn_one_after_the_other_and_one_tensor_stays_shared(
+    options: dict[str, str], first_gone: list[int]
+) -> None:
+    made, plan = method(hopkins=0.01, hopkins_points=5, shrink=0.7, **options), None
     gone = []
-    for number in range(6):
+    for number in range(6):  # layers: 1.4, 0.98, 0.69, 0.48 …
         plan = planned(made, given([0, 1, 0, 0, 1, 2], [0] * 6), plan, number)
         gone.append(plan.withdrawn)
-    assert gone == [NAMES[3:], NAMES[2:], NAMES[2:], NAMES[1:], NAMES[1:], NAMES[1:]]  # 1.4, 0.98, 0.69, 0.48 …
-
-
-def test_rounded_down_a_tensor_is_withdrawn_at_the_first_grouping_and_one_stays_shared() -> None:
-    made, plan = method(hopkins=0.01, hopkins_points=5, shrink=0.7, rounding="down"), None
-    gone = []
-    for number in range(6):
-        plan = planned(made, given([0, 1, 0, 0, 1, 2], [0] * 6), plan, number)
-        gone.append(plan.withdrawn)
-    assert gone == [NAMES[2:], NAMES[1:], *[NAMES[1:]] * 4]  # 1.4, 0.98, 0.69, 0.48 …
+    assert gone == [NAMES[first:] for first in first_gone]
 
 
 def test_who_has_not_answered_is_alone_and_goes_on_from_its_group() -> None:

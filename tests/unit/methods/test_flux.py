@@ -1,4 +1,4 @@
-"""Flux: moments by hand, the distance of normal distributions, groups, late devices, and what the GPS refuses."""
+"""Flux: moments by hand, groups, late devices, and what the GPS refuses."""
 
 from typing import Any
 
@@ -28,14 +28,6 @@ def answers_of(descriptors: list[NDArray[Any]], planned: int) -> Answers:
 def test_moments_are_means_and_deviations_and_a_single_example_has_none() -> None:
     np.testing.assert_allclose(moments(np.array([[1.0, 0.0], [3.0, 0.0]])), [2.0, 0.0, 1.0, 0.0])
     assert not moments(np.array([[1.0, 2.0]])).any()
-
-
-def test_the_distance_is_the_wasserstein_distance_of_normal_distributions_with_independent_numbers() -> None:
-    # ‖μ_1 − μ_2‖² + tr(Σ_1 + Σ_2 − 2 (Σ_1^½ Σ_2 Σ_1^½)^½), Dowson & Landau 1982
-    one, other = np.array([0.1, 0.2, 0.3, 0.1]), np.array([0.3, 0.1, 0.1, 0.2])
-    first, second = np.diag(one[2:] ** 2), np.diag(other[2:] ** 2)
-    expected = ((one[:2] - other[:2]) ** 2).sum() + np.trace(first + second - 2 * np.sqrt(first @ second))
-    assert ((one - other) ** 2).sum() == pytest.approx(expected)
 
 
 async def test_a_device_sends_moments_of_all_its_examples_and_of_each_label() -> None:

@@ -175,7 +175,6 @@ def test_two_devices_have_a_stream_each_as_far_as_a_silhouette_can_tell() -> Non
         ("method.streams=0", "method.streams"),
         ("method.batches=1", "method.batches: must be at least 2"),
         ("method.sketch=3", "method.sketch: must be at least 16"),
-        ("method.momentum=0.9", "method user_centric has no such option"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(override: str, message: str) -> None:

@@ -1,5 +1,9 @@
 """The papers' convolutional models: known sizes, and the arithmetic of torch's own modules."""
 
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -66,32 +70,33 @@ def test_the_default_convnet_is_the_511_kb_of_its_paper() -> None:
     assert 4 * model.layout.size // 1024 == 511
 
 
-def test_the_default_convnet_computes_what_torch_modules_compute() -> None:
+def convolutions(
+    into: int, channels: list[int], after: Callable[[], nn.Module] = nn.ReLU, pooled: int = 9
+) -> nn.Module:
+    """Blocks with so many channels, of which the first `pooled` halve the image."""
     blocks: list[nn.Module] = []
-    for into, out in ((3, 32), (32, 64), (64, 64), (64, 64), (64, 64)):
-        blocks += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    assert_same_outputs(
-        model_of("convnet", CIFAR), nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64, 10)), CIFAR, **CLOSE
-    )
+    for index, (before, out) in enumerate(pairwise([into, *channels])):
+        blocks += [nn.Conv2d(before, out, 3, padding=1), after(), *([nn.MaxPool2d(2)] if index < pooled else [])]
+    return nn.Sequential(*blocks, nn.Flatten())
+
+
+def test_the_default_convnet_computes_what_torch_modules_compute() -> None:
+    module = nn.Sequential(convolutions(3, [32, 64, 64, 64, 64]), nn.Linear(64, 10))
+    assert_same_outputs(model_of("convnet", CIFAR), module, CIFAR, **CLOSE)
 
 
 def test_a_convnet_stops_pooling_at_a_single_pixel() -> None:
-    blocks: list[nn.Module] = []
-    for index, (into, out) in enumerate(((1, 4), (4, 5), (5, 6), (6, 7))):
-        blocks += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), *([nn.MaxPool2d(2)] if index < 3 else [])]
-    module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 10))
+    blocks = convolutions(1, [4, 5, 6, 7], pooled=3)
+    module = nn.Sequential(blocks, nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 10))
     assert_same_outputs(model_of("convnet", DIGITS, channels=[4, 5, 6, 7], hidden=[9]), module, DIGITS, **CLOSE)
 
 
 @pytest.mark.parametrize("activation", ["relu", "softmax"])
 @pytest.mark.parametrize("channels", [[16], [16, 32], [16, 16, 32], [8, 16, 16, 32]], ids=str)
 def test_small_convnets_compute_what_torch_modules_compute(activation: str, channels: list[int]) -> None:
-    blocks: list[nn.Module] = []
-    for into, out in zip([1, *channels[:-1]], channels, strict=True):
-        after = nn.ReLU() if activation == "relu" else nn.Softmax(dim=1)
-        blocks += [nn.Conv2d(into, out, 3, padding=1), after, nn.MaxPool2d(2)]
+    after = {"relu": nn.ReLU, "softmax": partial(nn.Softmax, dim=1)}[activation]
     side = 28 >> len(channels)
-    module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(channels[-1] * side * side, 10))
+    module = nn.Sequential(convolutions(1, channels, after), nn.Linear(channels[-1] * side * side, 10))
     assert_same_outputs(model_of("convnet", GREY, channels=channels, activation=activation), module, GREY, **CLOSE)
 
 

@@ -325,29 +325,3 @@ def test_a_method_knows_which_tensors_train() -> None:
     facts = Facts(device_count=2, make_model=lambda: build_model(settings(), DIGITS))
     assert facts.trainable.size == facts.layout.size - 32
     assert FedAvg(FedAvg.Options(name="fedavg"), facts).channels(facts.model)[0].tensors == facts.layout
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            "training: {gps_optimiser: {name: momentum}}",
-            "training.gps_optimiser momentum does not go with model.buffers average",
-        ),
-        (
-            "links: {device-lps: {up: int8}}",
-            "links.device-lps.up int8 does not go with model.buffers average: rounding",
-        ),
-        (
-            "privacy: {noise: research, updates: {clip: 1.0, noise_multiplier: 1.0}}",
-            "privacy.updates does not go with model.buffers average: noise could move a variance of batch",
-        ),
-    ],
-)
-def test_features_that_could_make_a_variance_negative_are_refused(sections: str, message: str) -> None:
-    head = "name: x\npartition: {kind: iid, devices: 4, examples_per_device: 50}\nmethod: METHOD\n"
-    text = f'{head}model: {{name: "{HERE}:Normed", buffers: BUFFERS}}\n{sections}\n'
-    with pytest.raises(ExperimentError, match=message) as refused:
-        parse_experiment(text.replace("METHOD", "fedavg").replace("BUFFERS", "average"))
-    assert "set model.buffers: device" in str(refused.value)
-    parse_experiment(text.replace("METHOD", "fedavg").replace("BUFFERS", "device"))

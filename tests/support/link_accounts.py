@@ -1,5 +1,6 @@
 """An account of shared links in exact fractions, which knows nothing of the product's."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from fedstrata.clock.shared_link import Flow
@@ -14,28 +15,34 @@ def course_from(steps: list[tuple[int, int]], last: int | None) -> AnyRate:
     return rate_schedule(list(zip(starts, [*(rate for _, rate in steps), last], strict=True)))
 
 
-def fluid_ends(flows: list[Flow], capacity: AnyRate) -> list[Fraction]:
-    """Max-min fair ends as fractions of a nanosecond, from change to change, by an account of its own."""
-    left = {number: Fraction(flow.bits) for number, flow in enumerate(flows) if flow.bits}
-    ends = [Fraction(flow.start_ns) for flow in flows]
+def fluid_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[Fraction]:
+    """Max-min fair ends as fractions of a nanosecond."""
+    return [end for end, _ in fluid(flows, capacity) if end is not None]
+
+
+def fluid(
+    flows: Sequence[Flow], capacity: AnyRate, until_ns: int | None = None
+) -> list[tuple[Fraction | None, Fraction]]:
+    """When each flow is over, if it is by a time, and its bits by then; fairly shared, from change to change."""
+    sent = [Fraction(0)] * len(flows)
+    ends = [None if flow.bits else Fraction(flow.start_ns) for flow in flows]
     now = Fraction(min((flow.start_ns for flow in flows), default=0))
-    while left:
-        at = int(now)
+    while None in ends and (until_ns is None or now < until_ns):
+        left = [number for number, end in enumerate(ends) if end is None]
         active = [number for number in left if flows[number].start_ns <= now]
-        most = {number: rate_at(flows[number].rate, at) for number in active}
-        whole, until = rate_at(capacity, at)
+        most = {number: rate_at(flows[number].rate, int(now)) for number in active}
+        whole, until = rate_at(capacity, int(now))
         share = _max_min({n: rate for n, (rate, _) in most.items()}, whole or 0)
-        times = [Fraction(t) for t in (until, *(t for _, t in most.values())) if t is not None]
+        times = [Fraction(t) for t in (until, until_ns, *(t for _, t in most.values())) if t is not None]
         times += [Fraction(flows[n].start_ns) for n in left if flows[n].start_ns > now]
-        times += [now + left[n] * SECOND_NS / share[n] for n in active if share[n]]
+        times += [now + (flows[n].bits - sent[n]) * SECOND_NS / share[n] for n in active if share[n]]
         then = min(time for time in times if time > now)
         for number in active:
-            left[number] -= share[number] * (then - now) / SECOND_NS
-            if left[number] <= 0:
+            sent[number] += share[number] * (then - now) / SECOND_NS
+            if sent[number] == flows[number].bits:
                 ends[number] = then
-                del left[number]
         now = then
-    return ends
+    return list(zip(ends, sent, strict=True))
 
 
 def _max_min(most: dict[int, int | None], capacity: int) -> dict[int, Fraction]:

@@ -15,7 +15,9 @@ from grpc.aio import Metadata
 
 from fedstrata.clock.deadline import Deadline, SharedUplink
 from fedstrata.clock.links import device_links
+from fedstrata.clock.round_side import HeldBack
 from fedstrata.clock.timeline import Round
+from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
@@ -88,6 +90,16 @@ async def parts_of(data: bytes, *, chunk_bytes: int = 8) -> AsyncIterator[pb.Upd
         yield pb.UpdatePart(data=data[start : start + chunk_bytes])
 
 
+def parent_of(terms: RoundTerms, **given: Any) -> RoundServer:
+    """A parent without a round."""
+    return RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
+
+
+def held_back_parent(links: Transfers, layout: Layout) -> RoundServer:
+    """A parent without a round, by whose links models and updates are held back."""
+    return parent_of(RoundTerms(run_id=RUN_ID, layout=layout, link=LINK, wait=FOREVER, clock=HeldBack(links)))
+
+
 def server_of(
     folder: Path,
     *,
@@ -99,8 +111,8 @@ def server_of(
     **given: Any,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
-    exchange = RoundTerms(run_id=RUN_ID, layout=layout, link=link, wait=wait)
-    server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
+    terms = RoundTerms(run_id=RUN_ID, layout=layout, link=link, wait=wait)
+    server = parent_of(terms, **given)
     return server, open_round(server, folder, 0, children, deadline)
 
 

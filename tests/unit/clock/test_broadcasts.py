@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,16 @@ from hypothesis import strategies as st
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.links import DOWN
-from fedstrata.clock.round_side import HeldBack
 from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import SupersededError
-from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer, RoundTerms
+from fedstrata.experiment import TierDeadline
+from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.support.rounds_setting import RUN_ID
+from tests.support.rounds_setting import RUN_ID, held_back_parent
 from tests.support.set_time import MS, SetTime, arrivals, carry, paced, transfers
 
 ONCE = "shared: {device-lps: {down_rate: 1Mbit/s, broadcast: true}}"
@@ -194,8 +190,7 @@ IDS = [f"device-00{index}" for index in range(3)]
 def opened(clock: SetTime) -> RoundServer:
     """A parent with a round open, whose first two devices have one model and whose third has another."""
     links = transfers(clock, "shared: {device-lps: {down_rate: 8Mbit/s, broadcast: true}}")
-    terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links))
-    server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    server = held_back_parent(links, LAYOUT)
     server.open(round_of(0))
     return server
 
@@ -211,10 +206,8 @@ def round_of(number: int) -> OpenRound:
 
 async def fetched(server: RoundServer, clock: SetTime, child: int, *, stop_at: int | None = None) -> tuple[int, bytes]:
     """When the model of a child is there, and all that came."""
-    request, data = (
-        pb.FetchModelRequest(run_id=RUN_ID, child_id=IDS[child], sent_round=-1, resume_round=-1),
-        bytearray(),
-    )
+    data = bytearray()
+    request = pb.FetchModelRequest(run_id=RUN_ID, child_id=IDS[child], sent_round=-1, resume_round=-1)
     async for part in server.fetch(request):
         read: Any = part_parser(pb.ModelPart)(part) if isinstance(part, bytes) else part
         data += read.data

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fedstrata.clock.links import Line, drawn_latency
 from fedstrata.clock.shared_link import FairLink, Flow, fair_ends
 from fedstrata.experiment.rates import SECOND_NS, end_of
+from tests.support.link_accounts import fluid_ends
 
 FLOWS = st.lists(
     st.builds(
@@ -107,37 +108,9 @@ def test_while_a_transfer_waits_the_link_is_full(flows: list[Flow], capacity: in
         assert max(ends) == math.ceil(busy_until)
 
 
-def progressive_filling(flows: list[Flow], capacity: int) -> list[Fraction]:
-    """Ends by the textbook: raise all rates together, freeze whoever reaches its own; in exact fractions."""
-    left = [Fraction(flow.bits) for flow in flows]
-    ends = [Fraction(flow.start_ns, SECOND_NS) for flow in flows]
-    now = Fraction(0)
-    while any(left):
-        active = [n for n, bits in enumerate(left) if bits and flows[n].start_ns <= now * SECOND_NS]
-        rates = dict.fromkeys(active, Fraction(0))
-        raising = set(active)
-        while raising:
-            room = (capacity - sum(rates.values())) / len(raising)
-            steps = {n: flows[n].rate - rates[n] for n in raising if flows[n].rate is not None}  # type: ignore[operator]
-            step = min([room, *steps.values()])
-            for n in raising:
-                rates[n] += step
-            raising = set() if step == room else {n for n in raising if steps.get(n) != step}
-        later = [Fraction(f.start_ns, SECOND_NS) for n, f in enumerate(flows) if left[n] and n not in rates]
-        until = min([*later, *(now + left[n] / rates[n] for n in active)])
-        for n in active:
-            left[n] -= rates[n] * (until - now)
-            if not left[n]:
-                ends[n] = until
-        now = until
-    return ends
-
-
 @given(FLOWS, CAPACITY)
-def test_the_ends_are_those_of_progressive_filling(flows: list[Flow], capacity: int) -> None:
-    expected = progressive_filling(flows, capacity)
-    for ended, exact in zip(fair_ends(flows, capacity), expected, strict=True):
-        assert ended == math.ceil(exact * SECOND_NS)
+def test_the_ends_are_those_of_an_exact_account(flows: list[Flow], capacity: int) -> None:
+    assert fair_ends(flows, capacity) == [math.ceil(exact) for exact in fluid_ends(flows, capacity)]
 
 
 @pytest.mark.parametrize("count", [1000])

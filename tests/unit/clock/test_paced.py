@@ -1,24 +1,20 @@
 """Models and updates held back at a parent, by a clock that the test sets: in what pieces, and when they are there."""
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedstrata.clock.round_side import HeldBack
 from fedstrata.errors import SupersededError
-from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
+from fedstrata.experiment import TierDeadline
+from fedstrata.rounds import Intake, OpenRound, RoundServer
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store.model_file import ModelInMemory
 from fedstrata.tensors import Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.support.rounds_setting import PART, RUN_ID
+from tests.support.rounds_setting import PART, RUN_ID, held_back_parent
 from tests.support.set_time import MS, SetTime, transfers
 
 SIZE = 300_000  # bytes; too many for one message
@@ -29,11 +25,7 @@ DEVICE = "device-000"
 
 def opened(clock: SetTime, *links: str) -> tuple[RoundServer, OneSum]:
     """A parent with a round of one device open."""
-    terms = RoundTerms(
-        run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(),
-        clock=HeldBack(transfers(clock, *(links or (LINK,)))),
-    )  # fmt: skip
-    server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    server = held_back_parent(transfers(clock, *(links or (LINK,))), LAYOUT)
     sums = OneSum(LAYOUT.size, {DEVICE: 1})
     intake = Intake(children=[DEVICE], sums=sums, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.arange(LAYOUT.size, dtype=np.float32))
@@ -115,11 +107,7 @@ async def test_an_update_is_there_when_its_last_bit_is_and_not_begun_before_its_
 
 async def test_an_update_without_bytes_still_takes_its_latency() -> None:
     clock = SetTime()
-    terms = RoundTerms(
-        run_id=RUN_ID, layout=Layout(()), link=LinkSettings(), wait=TierDeadline(),
-        clock=HeldBack(transfers(clock, "device-lps: {latency: 70ms}")),
-    )  # fmt: skip
-    server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    server = held_back_parent(transfers(clock, "device-lps: {latency: 70ms}"), Layout(()))
     intake = Intake(children=[DEVICE], sums=OneSum(0, {DEVICE: 1}), wait=TierDeadline())
     model = ModelInMemory(Layout(()), np.empty(0, np.float32))
     server.open(OpenRound.of_one(model, number=0, global_round=0, intake=intake))

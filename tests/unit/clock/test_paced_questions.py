@@ -1,7 +1,6 @@
 """Questions in rounds on the real clock, by a clock that the test sets: the times are those of the virtual one."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +13,24 @@ from fedstrata.clock.device_side import Done
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import RealGpsClock
 from fedstrata.clock.links import device_links
-from fedstrata.clock.round_side import HeldBack
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.clock.transfers import Transfers
-from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError
-from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
+from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Plan, Question
-from fedstrata.models import build_model
-from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Asking, Intake, OpenRound, RoundServer, RoundTerms
+from fedstrata.rounds import Asking, Intake, OpenRound, RoundServer
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.store import ModelInMemory
-from fedstrata.streams.streams import streams_of
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.answers import BEFORE
-from gps.plans.bundles import Bundles
+from tests.support.gps_bundles import bundles_of
 from tests.support.gps_parts import GpsParts
-from tests.support.rounds_setting import RUN_ID, asking_of
+from tests.support.rounds_setting import RUN_ID, asking_of, held_back_parent
 from tests.support.set_time import MS, TEXT, S, SetTime
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
@@ -55,9 +48,7 @@ def real(*changes: str) -> Experiment:
 
 def asked(clock: SetTime, number: int = 2) -> RoundServer:
     """A parent with a round open in which three devices are asked."""
-    links = Transfers(device_links(real()), clock)
-    terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=TierDeadline(), clock=HeldBack(links))
-    server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1))
+    server = held_back_parent(Transfers(device_links(real()), clock), LAYOUT)
     intake = Intake(children=IDS, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.zeros(3, np.float32))
     server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=[Asking(QUESTION)]))
@@ -92,7 +83,7 @@ async def together(clock: SetTime, *work: Any) -> list[int]:
 
 
 async def test_answers_share_links_as_updates_do_and_a_latency_later_devices_go_on() -> None:
-    clock, server = SetTime(), None
+    clock = SetTime()
     server = asked(clock)
     answers = [sketch(1_000), sketch(300), sketch(900)]
     there = await together(clock, *(send(server, clock, child, answer) for child, answer in enumerate(answers)))
@@ -182,14 +173,8 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     gps = GpsParts(tmp_path, *changes, "clock=real", LINKS)
     gps.enrol(*range(5))
     gps.places.make(BEFORE, Plan(clusters=((0, 2, 4), (1, 3)), rule="2 as given"))
-    streams = streams_of(
-        gps.experiment, gps.method, build_model(gps.experiment.model, dataset_info(gps.experiment.data))
-    )
     clock = SetTime()
-    asking = Bundles(
-        gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
-        clock=RealGpsClock(gps.experiment, gps.journal.clock, clock), awaited=set,
-    )  # fmt: skip
+    asking = bundles_of(gps, Changes(), set, RealGpsClock(gps.experiment, gps.journal.clock, clock))
     assert asking.question is not None
     answers = {index: answer_to_proto(asking.question, {"losses": np.float64((1, 2))}) for index in (2, 3, 4)}
     header = answers_pb2.BundleHeader(home_id="lps-1", global_round=0, answers=3)

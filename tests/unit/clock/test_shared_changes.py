@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedstrata.clock.links import DOWN, HEADER_BYTES, device_links
 from fedstrata.clock.shared_link import Flow, SharedFlow, SharedLink, fair_ends
 from fedstrata.clock.transfers import Transfers
-from fedstrata.experiment.rates import AnyRate, RateSchedule, Trace
+from fedstrata.experiment.rates import RateSchedule, Trace
 from fedstrata.experiment_file import parse_experiment
 from tests.support.link_accounts import course_from
 from tests.support.set_time import MS, TEXT, S, SetTime, arrivals, carry
@@ -75,6 +75,16 @@ def test_calls_are_given_the_time_of_the_slowest_rates_and_cuts_of_what_is_share
     assert links.slowest_s(0, 100_000, 4) >= 4 * 8 * (100_000 + HEADER_BYTES) / 100_000 + 7
 
 
+async def send(link: SharedLink, clock: SetTime, flow: Flow) -> int:
+    """When all of a flow has passed, of which half is asked after, too."""
+    await clock.until(flow.start_ns)
+    flow_there = SharedFlow(sorted({flow.bits // 2, flow.bits} - {0}))
+    number, _ = link.begin(flow_there, flow.rate)
+    ends_ns = await flow_there.passed_ns(flow.bits, lambda: None)
+    link.drop(number)
+    return ends_ns
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 500 * MS), st.integers(1, 100_000), STEPS, st.integers(1_000, 10**6)),
@@ -90,18 +100,10 @@ async def test_shares_are_those_of_the_virtual_clock(
     clock, capacity = SetTime(), course_from(steps, last)
     link, expected = SharedLink(capacity, clock), list[Flow]()
 
-    async def send(start_ns: int, bits: int, rate: AnyRate) -> int:
-        await clock.until(start_ns)
-        flow = SharedFlow(sorted({bits // 2, bits} - {0}))
-        number, _ = link.begin(flow, rate)
-        ends_ns = await flow.passed_ns(bits, lambda: None)
-        link.drop(number)
-        return ends_ns
-
     jobs = []
     for start_ns, bits, own, then in flows:
         expected.append(Flow(start_ns=start_ns, bits=bits, rate=course_from(own, then)))
-        jobs.append(asyncio.ensure_future(send(start_ns, bits, expected[-1].rate)))
+        jobs.append(asyncio.ensure_future(send(link, clock, expected[-1])))
     await clock.run(*jobs)
     for job, ends_ns in zip(jobs, fair_ends(expected, capacity), strict=True):
         assert job.result() == ends_ns
@@ -125,16 +127,9 @@ async def test_a_link_that_nothing_has_gone_over_for_long_does_not_go_through_al
     each_millisecond = Counted((0,), (Trace((0, MS), (10**6, 3 * 10**6), 2 * MS),))
     link = SharedLink(each_millisecond, clock)
 
-    async def send(start_ns: int, bits: int) -> int:
-        await clock.until(start_ns)
-        flow = SharedFlow([bits])
-        number, _ = link.begin(flow, None)
-        ends_ns = await flow.passed_ns(bits, lambda: None)
-        link.drop(number)
-        return ends_ns
-
     long = 100 * S
-    jobs = [asyncio.ensure_future(send(start_ns, 4_000)) for start_ns in (0, long + MS)]
+    flows = [Flow(start_ns=at_ns, bits=4_000, rate=None) for at_ns in (0, long + MS)]
+    jobs = [asyncio.ensure_future(send(link, clock, flow)) for flow in flows]
     await clock.run(*jobs)
     assert [job.result() for job in jobs] == [2 * MS, long + 3 * MS]
     assert Counted.asked < 20

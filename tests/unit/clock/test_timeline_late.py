@@ -1,8 +1,7 @@
 """Who misses a deadline over a link up that all share: with numbers that a reader can redo, and against fractions."""
 
 import math
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from fedstrata.clock.shared_link import Flow, carried_by, fair_ends
 from fedstrata.clock.timeline import DeviceTimeline, Part, Round
 from fedstrata.experiment.rates import AnyRate, RateSchedule
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.link_accounts import fluid
 from tests.support.shared_deadline import NAMES, S, shared_experiment
 
 # The third trains for half a second longer than the two others, and its update is twice as large.
@@ -115,43 +115,6 @@ def test_a_round_row_has_the_others_as_the_late_one_let_them_through() -> None:
 # --- against exact fractions ----------------------------------------------------------------------------------
 
 
-def shares(most: Sequence[Fraction], capacity: Fraction) -> list[Fraction]:
-    """Max-min: whoever wants least gets it, and the others share what is left."""
-    given, left = [Fraction(0)] * len(most), capacity
-    order = sorted(range(len(most)), key=lambda place: most[place])
-    for done, place in enumerate(order):
-        given[place] = min(most[place], left / (len(most) - done))
-        left -= given[place]
-    return given
-
-
-def exactly(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> tuple[list[Fraction | None], list[Fraction]]:
-    """When each flow is over, if it is by a time, and its bits by then; nanosecond fractions, step by step."""
-    sent, over = [Fraction(0)] * len(flows), list[Fraction | None]([None] * len(flows))
-    changes = {flow.start_ns for flow in flows} | {until_ns}
-    for rate in (capacity, *(flow.rate for flow in flows)):
-        changes |= set(rate.starts) if isinstance(rate, RateSchedule) else set()
-    now = Fraction(0)
-    while now < until_ns:
-        under_way = [n for n, flow in enumerate(flows) if flow.start_ns <= now and over[n] is None]
-        rates = shares([at(flows[n].rate, now) for n in under_way], at(capacity, now)) if under_way else []
-        stops = [Fraction(change) for change in changes if change > now]
-        stops += [now + (flows[n].bits - sent[n]) / rate for n, rate in zip(under_way, rates, strict=True) if rate]
-        following = min(stops)
-        for n, rate in zip(under_way, rates, strict=True):
-            sent[n] += rate * (following - now)
-            if sent[n] == flows[n].bits:
-                over[n] = following
-        now = following
-    return over, sent
-
-
-def at(rate: AnyRate, now: Fraction) -> Fraction:
-    """Bits a nanosecond."""
-    found = rate.at(math.floor(now))[0] if isinstance(rate, RateSchedule) else rate
-    return Fraction(10**12 if found is None else found, S)
-
-
 RATES = st.integers(1_000, 50_000)
 SCHEDULES = st.builds(
     lambda second, rates: RateSchedule((0, second), rates),
@@ -173,8 +136,7 @@ def test_what_a_link_has_carried_by_a_time_is_what_exact_fractions_say(
     flows: list[Flow], capacity: AnyRate, until_ns: int
 ) -> None:
     found = carried_by(flows, capacity, until_ns)
-    over, sent = exactly(flows, capacity, until_ns)
-    for (end_ns, bits), exact_ns, exact_bits in zip(found, over, sent, strict=True):
+    for (end_ns, bits), (exact_ns, exact_bits) in zip(found, fluid(flows, capacity, until_ns), strict=True):
         assert bits == math.floor(exact_bits)
         assert end_ns == (None if exact_ns is None else math.ceil(exact_ns))
     # and what is over by then is over when it would be, did nobody stop

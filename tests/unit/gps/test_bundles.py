@@ -1,7 +1,7 @@
 """Questions in global rounds: LPSs bundle what their devices answer, and the round's plan is made of it, once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedstrata.clock.clocks import clock_of
-from fedstrata.datasets import dataset_info
 from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Plan
 from fedstrata.methods.ifca import Ifca
-from fedstrata.models import build_model
-from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
 from fedstrata.rpc.answers import answer_to_proto
-from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.answers import BEFORE
-from gps.plans.bundles import Bundles
 from gps.servicer import GpsServicer
+from tests.support.gps_bundles import bundles_of
 from tests.support.gps_parts import IDS, GpsParts
 from tests.support.loop_time import turns
 
@@ -30,15 +25,6 @@ ASKING = ("method={name: ifca, clusters: 2}", "topology={lps: 2, devices: [[0, 1
 FIRST, SECOND = {0: (1.0, 2.0), 1: (3.0, 1.0)}, {2: (0.5, 0.5), 3: (2.0, 1.0), 4: (1.0, 2.0)}  # losses by device
 S = 10**9
 Losses = Mapping[int, tuple[float, ...]]
-
-
-def bundles_of(gps: GpsParts, changes: Changes, awaited: Callable[[], set[str]]) -> Bundles:
-    """The bundles of a GPS that waits for these LPSs."""
-    model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
-    return Bundles(
-        gps.method, streams_of(gps.experiment, gps.method, model), places=gps.places, journal=gps.journal,
-        changes=changes, log=EventLog("test"), clock=clock_of(gps.experiment).gps(gps.journal.clock), awaited=awaited,
-    )  # fmt: skip
 
 
 class Setting:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +15,11 @@ import pytest
 from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunError
 from fedstrata.experiment import TierDeadline
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.methods import Channel, Reach
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
-from fedstrata.streams.streams import Streams
-from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
@@ -31,20 +30,14 @@ from lps.kept.takeover import round_to_open, write_start
 from lps.to_gps import Plans
 from tests.support.gps_parts import TEXT
 from tests.support.lps_session import session_of
+from tests.support.two_layers import MODEL as LAYOUT
+from tests.support.two_layers import STREAMS as TWO_LAYERS
 
 EXPERIMENT = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
 RUN_ID = EXPERIMENT.run_id
-LAYOUT = Layout.of({"shared": (3,), "head": (2,)})
 CODEC = PayloadCodec(LAYOUT, "float32")
 SHARED = [slice(0, 3)]
-STREAMS = Streams(
-    model=LAYOUT,
-    channels=(
-        Channel(name="shared", tensors=LAYOUT.select(["shared"]), reach=Reach.EVERYWHERE),
-        Channel(name="head", tensors=LAYOUT.select(["head"]), reach=Reach.CLUSTER),
-    ),
-    spans=False,
-)
+STREAMS = replace(TWO_LAYERS, spans=False)
 LOG = EventLog("test_takeover")
 MODEL = np.float32([1, 2, 3, 4, 5])
 

@@ -1,6 +1,7 @@
 """Counting: each message once at each end, by link, direction and kind; both ends agree."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ class Link:
         self.server = RpcServer(self.at_parent, security=OPEN)
         self.server.add(add_LpsServiceServicer_to_server, Parent(), NAME)
 
+    @asynccontextmanager
+    async def child(self) -> AsyncIterator[Any]:
+        """The calls of a child, which its meter counts."""
+        connection = Connection(self.server.address, OPEN)
+        counting = connection.counted(self.at_child)
+        async with connection:
+            yield LpsServiceStub(counting)  # type: ignore[no-untyped-call]
+
     def counts(self, meter: LinkMeter) -> dict[tuple[str, str], int]:
         """By direction and kind; the link is the same for all."""
         snapshot = meter.snapshot()
@@ -75,10 +84,7 @@ async def link() -> AsyncIterator[Link]:
 
 
 async def test_both_ends_count_what_was_serialised(link: Link) -> None:
-    connection = Connection(link.server.address, OPEN)
-    counting = connection.counted(link.at_child)
-    async with connection:
-        lps = LpsServiceStub(counting)  # type: ignore[no-untyped-call]
+    async with link.child() as lps:
         fetch = pb.FetchModelRequest(run_id="r", child_id="device-000")
         assert [part.WhichOneof("part") async for part in lps.FetchModel(fetch, timeout=60)] == ["header", "data"]
         update = [pb.UpdatePart(header=pb.UpdateHeader(run_id="r")), pb.UpdatePart(data=b"y" * 500)]
@@ -93,8 +99,7 @@ async def test_both_ends_count_what_was_serialised(link: Link) -> None:
         ("up", "control"): locate.ByteSize() + FRAME_BYTES,
         ("down", "control"): located.ByteSize() + FRAME_BYTES,
     }
-    assert link.counts(link.at_child) == expected
-    assert link.counts(link.at_parent) == expected
+    assert link.counts(link.at_child) == link.counts(link.at_parent) == expected
 
 
 async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Link) -> None:
@@ -103,10 +108,8 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
         pb.UpdatePart(header=pb.UpdateHeader(run_id="r")),
         pb.UpdatePart(data=b"y" * 500),
     ]
-    connection = Connection(link.server.address, OPEN)
-    counting = connection.counted(link.at_child)
-    async with connection:
-        stream = LpsServiceStub(counting).Attend(iter(asked), timeout=60)  # type: ignore[no-untyped-call]
+    async with link.child() as lps:
+        stream = lps.Attend(iter(asked), timeout=60)
         assert [answer.WhichOneof("part") async for answer in stream] == ["data", "reply"]
     up = [part.ByteSize() + FRAME_BYTES for part in asked]
     expected = {
@@ -115,16 +118,13 @@ async def test_on_a_stream_of_both_each_message_counts_as_its_own_kind(link: Lin
         ("down", "model"): DATA.ByteSize() + FRAME_BYTES,
         ("down", "update"): REPLY.ByteSize() + FRAME_BYTES,
     }
-    assert link.counts(link.at_child) == expected
-    assert link.counts(link.at_parent) == expected
+    assert link.counts(link.at_child) == link.counts(link.at_parent) == expected
 
 
 async def test_an_update_that_is_announced_counts_as_one(link: Link) -> None:
     part = pb.UpdatePart(announced=pb.UpdateHeader(run_id="r"))
-    connection = Connection(link.server.address, OPEN)
-    counting = connection.counted(link.at_child)
-    async with connection:
-        stream = LpsServiceStub(counting).Attend(iter([part]), timeout=10)  # type: ignore[no-untyped-call]
+    async with link.child() as lps:
+        stream = lps.Attend(iter([part]), timeout=10)
         assert [answer async for answer in stream] == []
     assert link.counts(link.at_parent)["up", "update"] == part.ByteSize() + FRAME_BYTES
 
@@ -136,21 +136,16 @@ async def test_an_answer_counts_under_the_name_of_its_question_and_one_nobody_as
     for meter in (link.at_child, link.at_parent):
         meter.questions = frozenset({"losses"})
     part = pb.UpdatePart(answer=pb.RoundAnswer(run_id="r", answer=Answer(question=asked, data=b"12345678")))
-    connection = Connection(link.server.address, OPEN)
-    counting = connection.counted(link.at_child)
-    async with connection:
-        stream = LpsServiceStub(counting).Attend(iter([part]), timeout=60)  # type: ignore[no-untyped-call]
+    async with link.child() as lps:
+        stream = lps.Attend(iter([part]), timeout=60)
         assert [answer.WhichOneof("part") async for answer in stream] == ["go_on"]
     expected = {("up", kind): part.ByteSize() + FRAME_BYTES, ("down", "control"): GO_ON.ByteSize() + FRAME_BYTES}
-    assert link.counts(link.at_child) == expected
-    assert link.counts(link.at_parent) == expected
+    assert link.counts(link.at_child) == link.counts(link.at_parent) == expected
 
 
 async def test_the_two_ends_are_told_apart(link: Link) -> None:
-    connection = Connection(link.server.address, OPEN)
-    counting = connection.counted(link.at_child)
-    async with connection:
-        await LpsServiceStub(counting).LocateUpdate(pb.LocateUpdateRequest(), timeout=60)  # type: ignore[no-untyped-call]
+    async with link.child() as lps:
+        await lps.LocateUpdate(pb.LocateUpdateRequest(), timeout=60)
     assert {key.end for key in link.at_child.snapshot()} == {"child"}
     assert {key.end for key in link.at_parent.snapshot()} == {"parent"}
     assert LinkKey(link="device-lps", direction="up", kind="control", end="parent") in link.at_parent.snapshot()

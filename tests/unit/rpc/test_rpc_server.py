@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from subprocess import PIPE
 from typing import Any
 
@@ -36,6 +37,19 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub
 AHEAD, ESTIMATE = "grpc.http2.lookahead_bytes", "grpc.http2.bdp_probe"
 
 
+@asynccontextmanager
+async def serving(gps: GpsServiceServicer | None = None, **given: Any) -> AsyncIterator[tuple[RpcServer, Any]]:
+    """A server that is ready, perhaps with a GPS's calls, and a channel to it."""
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN, **given)
+    if gps is not None:
+        server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
+    await server.start("127.0.0.1:0")
+    await server.set_ready()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield server, channel
+    await server.stop(0)
+
+
 @pytest.mark.parametrize("payload_bytes", [100_000, SMALL_BYTES])
 def test_a_small_payload_is_sent_ahead_whole(payload_bytes: int) -> None:
     options = dict(sent_ahead(payload_bytes))
@@ -53,29 +67,23 @@ async def test_silent_connections_are_few_and_hung_up_on_and_who_speaks_is_serve
 ) -> None:
     monkeypatch.setattr(server_module, "connections_allowed", lambda: 5)
     monkeypatch.setattr(server_module, "GREETING_S", 0.5)
-    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
-    await server.start("127.0.0.1:0")
-    await server.set_ready()
-    host, port = server.address.split(":")
-    with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(20)]
-        await asyncio.gather(*(asyncio.to_thread(until_hung_up_on, connection) for connection in silent))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with serving() as (server, channel):
+        host, port = server.address.split(":")
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(20)]
+            await asyncio.gather(*(asyncio.to_thread(until_hung_up_on, connection) for connection in silent))
         stub = health_pb2_grpc.HealthStub(channel)
         reply = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=60)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    await server.stop(0)
 
 
 async def test_a_connection_without_a_call_is_ended_and_opened_anew_for_the_next_and_one_with_a_call_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "IDLE_S", 0.2)
-    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
-    await server.start("127.0.0.1:0")
-    await server.set_ready()
     ready, own = grpc.ChannelConnectivity.READY, (("grpc.use_local_subchannel_pool", 1),)
     async with (
+        serving() as (server, _),
         grpc.aio.insecure_channel(server.address, options=own) as silent,
         grpc.aio.insecure_channel(server.address, options=own) as busy,
         asyncio.timeout(60),
@@ -92,7 +100,6 @@ async def test_a_connection_without_a_call_is_ended_and_opened_anew_for_the_next
         await server.set_ready(False)
         assert (await anext(aiter(watch))).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watch.cancel()
-    await server.stop(0)
 
 
 SERVES = """
@@ -144,15 +151,12 @@ def is_connected(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize(("metadata_bytes", "is_let_in"), [(METADATA_BYTES // 2, True), (METADATA_BYTES + 500, False)])
 async def test_a_call_brings_little_beside_its_messages(metadata_bytes: int, is_let_in: bool) -> None:
-    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
-    await server.start("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with serving() as (_, channel):
         check, metadata = health_pb2_grpc.HealthStub(channel).Check, (("x-much", "x" * metadata_bytes),)
         for _ in range(10):
             call = check(health_pb2.HealthCheckRequest(), metadata=metadata, timeout=60)
             code = await call.code()
             assert code is (grpc.StatusCode.OK if is_let_in else grpc.StatusCode.RESOURCE_EXHAUSTED)
-    await server.stop(0)
 
 
 class Holding(GpsServiceServicer):
@@ -172,10 +176,8 @@ class Holding(GpsServiceServicer):
 
 async def test_on_one_connection_calls_are_under_way_for_as_many_children_as_there_are() -> None:
     most = STREAMS_OF_A_CHILD * 3 + SPARE_STREAMS
-    gps, server = Holding(most), RpcServer(ProcessMetrics("gps").links, security=OPEN, children=3)
-    server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
-    await server.start("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    gps = Holding(most)
+    async with serving(gps, children=3) as (server, channel):
         stub = GpsServiceStub(channel)
         calls = [stub.FetchAssignment(pb.FetchAssignmentRequest()) for _ in range(most + 5)]
         async with asyncio.timeout(30):
@@ -189,7 +191,6 @@ async def test_on_one_connection_calls_are_under_way_for_as_many_children_as_the
     # who comes while others are being ended may be told to try again, as every caller of ours does
     assert all(isinstance(end, grpc.aio.AioRpcError) and is_passing(end) for end in ended if isinstance(end, Exception))
     assert most <= sum(not isinstance(end, Exception) for end in ended) == gps.held
-    await server.stop(0)
 
 
 def until_hung_up_on(connection: socket.socket) -> None:
@@ -204,17 +205,13 @@ def until_hung_up_on(connection: socket.socket) -> None:
 async def test_bytes_that_are_no_message_are_refused_in_one_line_where_nobody_has_a_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
-    add_GpsServiceServicer_to_server(GpsServiceServicer(), server._counting)
-    await server.start("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with serving(GpsServiceServicer()) as (_, channel):
         for kind, method in (
             (channel.unary_unary, "/fedstrata.v1.GpsService/Enroll"),
             (channel.unary_stream, "/grpc.health.v1.Health/Watch"),
         ):
             call: Any = kind(method)(b"\xff\xff no message", timeout=20)
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-    await server.stop(0)
     assert [record.message for record in caplog.records] == ["call_refused"] * 2
 
 
@@ -226,11 +223,7 @@ class Elsewhere(GpsServiceServicer):
 
 
 async def test_a_child_that_is_sent_to_its_new_parent_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
-    add_GpsServiceServicer_to_server(Elsewhere(), server._counting)
-    await server.start("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with serving(Elsewhere()) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError, match="now belongs to another parent"):
             await GpsServiceStub(channel).Enroll(pb.EnrollRequest(), timeout=20)
-    await server.stop(0)
     assert caplog.records == []

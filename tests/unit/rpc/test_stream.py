@@ -15,8 +15,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
 
 
-async def refuse_answers(message: object) -> None:
-    raise AssertionError("nobody answers a question here")
+async def uncalled(*_: object) -> None:
+    raise AssertionError("nobody answers a question or fetches a model here")
 
 
 class Part:
@@ -116,7 +116,7 @@ async def test_a_part_of_an_update_is_gone_before_the_next_is_asked_for() -> Non
     async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
         asked.append(request)
 
-    await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
+    await ChildStream(fetch, submit, uncalled).answer(requests(), Context())
     assert (len(seen), asked) == (2, [asks])
 
 
@@ -130,11 +130,8 @@ async def test_who_begins_an_update_with_data_is_refused() -> None:
         await header_first(parts, "an update")
         raise AssertionError("it was taken")
 
-    async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
-        raise AssertionError("nothing was asked for")
-
     with pytest.raises(PayloadError, match="an update must begin with its header"):
-        await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
+        await ChildStream(uncalled, submit, uncalled).answer(requests(), Context())
 
 
 async def test_who_sends_another_header_in_the_place_of_data_is_refused() -> None:
@@ -154,11 +151,8 @@ async def test_who_sends_another_header_in_the_place_of_data_is_refused() -> Non
             raise PayloadError("an update must have only data after its header")
         raise AssertionError("nothing came")
 
-    async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
-        raise AssertionError("nothing was asked for")
-
     with pytest.raises(PayloadError, match="only data after its header"):
-        await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
+        await ChildStream(uncalled, submit, uncalled).answer(requests(), Context())
     assert taken == ["header"]
 
 

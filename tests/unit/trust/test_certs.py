@@ -285,13 +285,6 @@ def test_an_authority_is_changed_in_three_steps_and_each_is_refused_out_of_turn(
     assert "still has a certificate from the former authority" in said[2]
 
 
-def test_what_is_issued_while_two_authorities_count_is_trusted_by_holders_of_either(folder: Path) -> None:
-    assert certs(folder, "issue", "gps") == 0
-    assert certs(folder, "renew", "--authority", "new") == 0
-    assert certs(folder, "issue", "lps", "lps-0") == 0
-    assert TlsFiles.load(folder / "lps-0").ca == TlsFiles.load(folder / "gps").ca
-
-
 @pytest.mark.parametrize("words", [["--pods"], ["--pods", "--authority", "new", "--release", "lab"]])
 def test_what_does_not_go_together_is_told_in_a_line(
     folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import yaml
 
 from emulator.cluster.chart_values import merge_values, with_memory
 from emulator.cluster.remote import load_for_cluster
-from tests.support.charts import CHART, Object, one, pods, render, values_of
+from tests.support.charts import CHART, Object, one, pod_of, pods, render, values_of, workload
 
 FOLDER = CHART / "examples"
 TIERS = ("gps", "lps", "device")
@@ -27,7 +27,7 @@ def values_for(path: Path) -> dict[str, Any]:
 
 
 def device_pod(objects: list[Object]) -> Any:
-    return one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["template"]["spec"]
+    return pod_of(objects, "device")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -52,7 +52,7 @@ def test_the_quickstart_says_how_much_memory_its_pods_request() -> None:
     experiment = load_for_cluster(CHART.parents[1] / "experiments" / "digits.yaml", [], None)
     values = {"experiment": experiment.to_yaml(), "lps": {"replicas": 3}}  # as many as it has tasks
     objects = render(with_memory(values, {}, experiment))
-    replicas = {tier: one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["replicas"] for tier in TIERS}
+    replicas = {tier: workload(objects, tier)["replicas"] for tier in TIERS}
     mebibytes = {
         component: int(spec["containers"][0]["resources"]["requests"]["memory"].removesuffix("Mi"))
         for component, spec, _ in pods(objects)
@@ -67,7 +67,7 @@ def test_boards_on_k3s_run_a_device_each_and_boards_outside_run_none_as_a_pod() 
     inside = render(values_for(FOLDER / "k3s-boards.yaml"))
     assert one(inside, "DaemonSet", "demo-fedstrata-device")
     outside = render(values_for(FOLDER / "boards-outside.yaml"))
-    assert one(outside, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == 0
+    assert workload(outside, "device")["replicas"] == 0
 
 
 def test_on_openshift_no_pod_names_a_user_and_all_ask_its_name_service() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from helm_python import HelmRenderError
 
-from tests.support.charts import CHART, Object, one, render, values_of
+from tests.support.charts import CHART, Object, one, render, values_of, workload
 
 EXTENDED = values_of(CHART / "ci" / "extended.yaml")
 TIERS = ("gps", "lps", "device")
@@ -14,7 +14,7 @@ MINE = {"files": {"mine.py": "A = 1\n"}}
 
 
 def template(objects: list[Object], tier: str) -> Any:
-    return one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]
+    return workload(objects, tier)["template"]
 
 
 def pod(values: dict[str, Any], tier: str) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from fedstrata.process.metrics import ProcessMetrics
-from tests.support.charts import CHART, Object, one, render, values_of
+from tests.support.charts import CHART, Object, one, render, values_of, workload
 
 DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id", "phase", "who"}
 TARGET = {"namespace", "app_kubernetes_io_instance"}  # the PodMonitor's target labels
@@ -56,7 +56,7 @@ def test_every_pod_of_the_release_is_scraped_on_its_named_port(objects: list[Obj
     assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "5s"}]
     selector = monitor["spec"]["selector"]["matchLabels"]
     for tier in ("gps", "lps", "device"):
-        template = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]
+        template = workload(objects, tier)["template"]
         assert selector.items() <= template["metadata"]["labels"].items()
         assert "http" in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.charts import CHART, Object, pods, render, values_of
+from tests.support.charts import CHART, Object, of_kind, pods, render, values_of
 
 TIERS = ("gps", "lps", "device", "run", "test")
 GRPC, HTTP = 50051, 8080
@@ -35,7 +35,7 @@ def allows(policies: list[Object], direction: str, labels: dict[str, str], peer:
 
 
 def reachable(objects: list[Object], port: int) -> set[tuple[str, str]]:
-    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    policies = of_kind(objects, "NetworkPolicy")
     labels = {component: labels for component, _, labels in pods(objects)}
     return {
         (a, b)
@@ -57,7 +57,7 @@ def test_nobody_reaches_anyone_on_another_port() -> None:
 
 
 def test_pods_of_another_release_reach_nothing() -> None:
-    ours = [item for item in render(release="one") if item["kind"] == "NetworkPolicy"]
+    ours = of_kind(render(release="one"), "NetworkPolicy")
     stranger = {component: labels for component, _, labels in pods(render(release="two"))}["device"]
     for _, _, labels in pods(render(release="one")):
         assert not allows(ours, "ingress", labels, stranger, GRPC)
@@ -65,21 +65,21 @@ def test_pods_of_another_release_reach_nothing() -> None:
 
 def test_only_the_gps_reaches_the_kubernetes_api() -> None:
     objects = render()
-    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    policies = of_kind(objects, "NetworkPolicy")
     reach = {tier for tier, _, labels in pods(objects) if allows(policies, "egress", labels, {}, 6443)}
     assert reach == {"gps"}
 
 
 def test_everyone_may_ask_the_name_service() -> None:
     objects = render()
-    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    policies = of_kind(objects, "NetworkPolicy")
     assert all(allows(policies, "egress", labels, {}, 53) for _, _, labels in pods(objects))
 
 
 @pytest.mark.parametrize(("variant", "expected"), [("monitored", True), ("plain", False)])
 def test_devices_reach_the_web_only_to_download_what_the_experiment_names(variant: str, *, expected: bool) -> None:
     objects = render(values_of(CHART / "ci" / f"{variant}.yaml"))
-    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    policies = of_kind(objects, "NetworkPolicy")
     labels = {component: labels for component, _, labels in pods(objects)}
     assert allows(policies, "egress", labels["device"], {}, 443) is expected
     assert not allows(policies, "egress", labels["lps"], {}, 443)
@@ -87,7 +87,7 @@ def test_devices_reach_the_web_only_to_download_what_the_experiment_names(varian
 
 def test_metrics_are_read_from_the_namespaces_that_the_values_select() -> None:
     def sources(values: dict[str, Any]) -> list[Any]:
-        rules = [item["spec"].get("ingress", []) for item in render(values) if item["kind"] == "NetworkPolicy"]
+        rules = [item["spec"].get("ingress", []) for item in of_kind(render(values), "NetworkPolicy")]
         return [rule["from"] for policy in rules for rule in policy if rule["ports"][0]["port"] == HTTP]
 
     peer = {"namespaceSelector": {"matchLabels": {"name": "observability"}}}
@@ -98,7 +98,7 @@ def test_metrics_are_read_from_the_namespaces_that_the_values_select() -> None:
 def test_spans_leave_all_tiers_by_the_collectors_port_alone_and_only_if_it_is_named() -> None:
     def leaving(values: dict[str, Any]) -> dict[str, tuple[list[str], bool, bool]]:
         objects = render(values)
-        policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+        policies = of_kind(objects, "NetworkPolicy")
         return {
             tier: (
                 [each["value"] for each in pod["containers"][0]["env"] if each["name"].startswith("OTEL_")],
@@ -118,4 +118,4 @@ def test_spans_leave_all_tiers_by_the_collectors_port_alone_and_only_if_it_is_na
 
 
 def test_policies_can_be_left_out() -> None:
-    assert not [item for item in render({"networkPolicy": {"enabled": False}}) if item["kind"] == "NetworkPolicy"]
+    assert not of_kind(render({"networkPolicy": {"enabled": False}}), "NetworkPolicy")

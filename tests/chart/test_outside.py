@@ -8,7 +8,19 @@ import jsonschema
 import pytest
 from helm_python import HelmRenderError, HelmValuesError
 
-from tests.support.charts import CHART, Object, notes, one, pods, render, values_of
+from tests.support.charts import (
+    CHART,
+    Object,
+    environment,
+    notes,
+    of_kind,
+    one,
+    pod_of,
+    pods,
+    render,
+    values_of,
+    workload,
+)
 
 OUTSIDE = values_of(CHART / "ci" / "outside.yaml")
 GATEWAY = values_of(CHART / "ci" / "gateway.yaml")
@@ -22,12 +34,12 @@ TWO = "name: lab\npartition: {kind: iid, devices: 4, examples_per_device: 5}\nto
 
 def services(values: dict[str, Any]) -> dict[str, Object]:
     """The Services of the way in, by name."""
-    found = [item for item in render(values) if item["kind"] == "Service"]
+    found = of_kind(render(values), "Service")
     return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"].endswith("-outside")}
 
 
 def advertised(values: dict[str, Any]) -> str:
-    container = one(render(values), "StatefulSet", "demo-fedstrata-lps")["spec"]["template"]["spec"]["containers"][0]
+    container = pod_of(render(values), "lps")["containers"][0]
     return next(word for word in container["args"] if word.startswith("--advertise=")).removeprefix("--advertise=")
 
 
@@ -61,7 +73,7 @@ def test_at_nodes_the_ports_are_the_nodes_own() -> None:
 
 
 def test_through_a_gateway_each_pod_has_a_name() -> None:
-    routes = {item["metadata"]["name"]: item["spec"] for item in render(GATEWAY) if item["kind"] == "GRPCRoute"}
+    routes = {item["metadata"]["name"]: item["spec"] for item in of_kind(render(GATEWAY), "GRPCRoute")}
     assert {name: spec["hostnames"] for name, spec in routes.items()} == {
         "demo-fedstrata-gps-0": ["gps.fl.example.org"],
         "demo-fedstrata-lps-0": ["demo-fedstrata-lps-0.fl.example.org"],
@@ -130,10 +142,7 @@ def test_a_proxy_of_ones_own_gets_the_same_services_and_no_routes() -> None:
 
 def test_pods_and_boards_call_servers_by_the_names_in_their_certificates() -> None:
     values = {**PROXY, "experiment": TWO, "device": {"external": 2}}
-    said = {}
-    for tier, spec, _ in pods(render(values)):
-        said[tier] = {variable["name"]: variable.get("value") for variable in spec["containers"][0].get("env", [])}
-    domains = {tier: environment.get("FEDSTRATA_SERVER_DOMAIN") for tier, environment in said.items()}
+    domains = {tier: environment(pod).get("FEDSTRATA_SERVER_DOMAIN") for tier, pod, _ in pods(render(values))}
     assert domains == {**dict.fromkeys(("gps", "lps", "device"), "demo.fl.example.org"), "run": None, "test": None}
     board = "--gps fl.example.org:443 --device-name NAME --server-domain demo.fl.example.org --tls FOLDER"
     assert board in notes(values)
@@ -163,7 +172,7 @@ def test_devices_in_pods_may_take_the_way_in_too() -> None:
 
 
 def test_boards_that_are_no_nodes_take_no_pods_and_no_data_of_the_release() -> None:
-    devices = one(render(OUTSIDE), "StatefulSet", "demo-fedstrata-device")["spec"]
+    devices = workload(render(OUTSIDE), "device")
     assert devices["replicas"] == 0
     role = one(render(OUTSIDE), "Role", "demo-fedstrata-gps")["rules"]
     assert not [rule for rule in role if "pods" in rule["resources"]]

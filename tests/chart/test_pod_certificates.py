@@ -12,7 +12,20 @@ from emulator.cluster.certificates import holders_of
 from emulator.cluster.chart_values import load_values, merge_values
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import server_names
-from tests.support.charts import CHART, VARIANTS, Object, notes, one, pods, render, rendered_files, values_of
+from tests.support.charts import (
+    CHART,
+    VARIANTS,
+    Object,
+    environment,
+    notes,
+    of_kind,
+    one,
+    pod_of,
+    pods,
+    render,
+    rendered_files,
+    values_of,
+)
 
 SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "cert-manager.json").read_text())
 FIVE = "name: lab\npartition: {kind: iid, devices: 5, examples_per_device: 9}\ntopology: {lps: 2}\n"
@@ -52,7 +65,7 @@ def test_off_leaves_no_trace_of_certificates_and_the_notes_say_what_that_means(m
 def test_each_pod_of_a_tier_is_shown_its_own_key_alone() -> None:
     objects = render({"experiment": FIVE, "device": {"devicesPerPod": 2}})
     for tier, count in (("lps", 2), ("device", 3)):
-        spec = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]["spec"]
+        spec = pod_of(objects, tier)
         assert mount(spec)["subPathExpr"] == "$(FEDSTRATA_POD_NAME)"
         wanted = {f"demo-fedstrata-{tier}-{number}": f"demo-tls-{tier}-{number}" for number in range(count)}
         assert secrets(spec) == wanted
@@ -65,24 +78,23 @@ def test_pods_that_follow_their_certificates_are_shown_whole_volumes_which_kubel
         ("lps", "/tls/$(FEDSTRATA_POD_NAME)"),
         ("device", "/tls/$(FEDSTRATA_POD_NAME)"),
     ):
-        spec = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]["spec"]
+        spec = pod_of(objects, tier)
         assert "subPathExpr" not in mount(spec)
-        names = [variable["name"] for variable in spec["containers"][0]["env"]]
+        names = [*environment(spec)]
         assert names.index("FEDSTRATA_POD_NAME") < names.index("FEDSTRATA_TLS")  # which Kubernetes puts in
-        assert spec["containers"][0]["env"][names.index("FEDSTRATA_TLS")]["value"] == folder
+        assert environment(spec)["FEDSTRATA_TLS"] == folder
 
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_all_pods_look_at_one_list_of_revoked_certificates_that_need_not_be_there(follow: bool) -> None:
     objects = render({"experiment": FIVE, "tls": {"mode": "secret", "follow": follow}})
     for tier in ("gps", "lps", "device"):
-        spec = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]["spec"]
+        spec = pod_of(objects, tier)
         (shown,) = [found for found in spec["volumes"] if found["name"] == "revoked"]
         assert shown["secret"] == {"secretName": "demo-tls-revoked", "optional": True, "defaultMode": 0o440}
         (mounted,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "revoked"]
         assert mounted == {"name": "revoked", "mountPath": "/revoked", "readOnly": True}  # in part it would not follow
-        environment = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
-        assert environment["FEDSTRATA_REVOKED"] == "/revoked/revoked.txt"
+        assert environment(spec)["FEDSTRATA_REVOKED"] == "/revoked/revoked.txt"
 
 
 def test_an_authority_of_cert_managers_keeps_its_key() -> None:
@@ -97,7 +109,7 @@ def test_of_boards_each_is_shown_the_key_of_its_node() -> None:
     text += "partition: {kind: local, names: [pi-kitchen, pi-hall]}\n"
     data = {"type": "hostPath", "hostPath": "/var/lib/fedstrata"}
     objects = render({"experiment": text, "data": data, "device": {"kind": "DaemonSet"}})
-    spec = one(objects, "DaemonSet", "demo-fedstrata-device")["spec"]["template"]["spec"]
+    spec = pod_of(objects, "device", "DaemonSet")
     assert mount(spec)["subPathExpr"] == "$(FEDSTRATA_DEVICE_NAME)"
     assert secrets(spec) == {"pi-kitchen": "demo-tls-device-pi-kitchen", "pi-hall": "demo-tls-device-pi-hall"}
 
@@ -169,7 +181,7 @@ def test_without_an_issuer_the_release_has_an_authority_of_its_own() -> None:
     given = {"mode": "cert-manager", "certManager": {"issuer": {"name": "lab", "kind": "ClusterIssuer"}}}
     objects = render({"experiment": FIVE, "tls": given})
     assert {item["spec"]["issuerRef"]["name"] for item in certificates(objects)} == {"lab"}
-    assert not [item for item in objects if item["kind"] == "Issuer"]
+    assert not of_kind(objects, "Issuer")
 
 
 def test_the_test_of_the_release_shows_an_operators_certificate() -> None:
@@ -224,7 +236,7 @@ def test_the_notes_name_the_command_for_a_board_where_its_certificate_would_be_t
 
 def test_another_authority_or_mode_makes_other_pods() -> None:
     def marks(tls: dict[str, Any]) -> set[str]:
-        workloads = [item for item in render({"experiment": FIVE, "tls": tls}) if item["kind"] == "StatefulSet"]
+        workloads = of_kind(render({"experiment": FIVE, "tls": tls}), "StatefulSet")
         assert len(workloads) == 3
         return {item["spec"]["template"]["metadata"]["annotations"]["checksum/tls"] for item in workloads}
 

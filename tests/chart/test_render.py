@@ -24,9 +24,12 @@ from tests.support.charts import (
     Object,
     experiment_values,
     identity,
+    of_kind,
     one,
+    pod_of,
     render,
     values_of,
+    workload,
 )
 
 OWN_RESOURCES = (
@@ -98,7 +101,7 @@ def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path
     experiment = load_experiment(path)
     objects = render(experiment_values(path))
     if experiment.partition.kind != "local":
-        assert one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == experiment.device_count
+        assert workload(objects, "device")["replicas"] == experiment.device_count
     topology = experiment.topology
     assert lps_replicas(objects) == (topology.lps if topology is not None else 0)
 
@@ -108,7 +111,7 @@ def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path
 )
 def test_pods_are_as_many_as_devices_that_the_data_or_a_list_give(partition: str) -> None:
     objects = render({"experiment": f"name: lab\npartition: {{kind: {partition}}}\n"})
-    assert one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == 3
+    assert workload(objects, "device")["replicas"] == 3
 
 
 def test_lpss_are_as_many_as_the_topology_or_the_value_says_and_else_the_gps_scales_them() -> None:
@@ -129,7 +132,7 @@ def test_no_template_knows_a_method_by_name() -> None:
 
 
 def lps_replicas(objects: list[Object]) -> Any:
-    return one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]["replicas"]
+    return workload(objects, "lps")["replicas"]
 
 
 def test_the_experiment_reaches_the_pods_byte_for_byte() -> None:
@@ -148,7 +151,7 @@ def test_without_an_experiment_the_chart_runs_the_repositorys_default() -> None:
 def test_another_experiment_makes_other_pods_of_every_tier() -> None:
     def checksums(seed: int) -> list[str]:
         text = f"name: a\nseed: {seed}\npartition: {{kind: iid, devices: 1, examples_per_device: 5}}\n"
-        sets = [item for item in render({"experiment": text}) if item["kind"] == "StatefulSet"]
+        sets = of_kind(render({"experiment": text}), "StatefulSet")
         return [item["spec"]["template"]["metadata"]["annotations"]["checksum/experiment"] for item in sets]
 
     assert len(checksums(1)) == 3
@@ -166,7 +169,7 @@ def test_five_devices_in_pods_of_two_make_three_pods() -> None:
 
 
 def test_boards_run_on_exactly_the_nodes_that_the_experiment_names() -> None:
-    spec = one(render(values_of(CHART / "ci" / "boards.yaml")), "DaemonSet", "demo-fedstrata-device")["spec"]
+    spec = workload(render(values_of(CHART / "ci" / "boards.yaml")), "device", "DaemonSet")
     pod = spec["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert [term["matchFields"][0]["values"] for term in terms] == [["board-1"], ["board-2"], ["board-3"]]
@@ -189,18 +192,18 @@ def test_a_kept_volume_stays_and_a_deleted_one_goes_with_the_release() -> None:
 
 def test_a_claim_that_was_there_before_is_mounted_and_none_is_made() -> None:
     objects = render({"gps": {"persistence": {"existingClaim": "records"}}})
-    pod = one(objects, "StatefulSet", "demo-fedstrata-gps")["spec"]["template"]["spec"]
+    pod = pod_of(objects, "gps")
     assert {"name": "state", "persistentVolumeClaim": {"claimName": "records"}} in pod["volumes"]
-    assert not [item for item in objects if item["kind"] == "PersistentVolumeClaim"]
+    assert not of_kind(objects, "PersistentVolumeClaim")
 
 
 @pytest.mark.parametrize("tier", ["lps", "device"])
 def test_the_volumes_of_lpss_and_devices_go_with_the_release_on_any_version(tier: str) -> None:
     values = values_of(CHART / "ci" / "volumes.yaml")
-    newest = one(render(values, version=NEWEST), "StatefulSet", f"demo-fedstrata-{tier}")["spec"]
+    newest = workload(render(values, version=NEWEST), tier)
     assert newest["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
     objects = render(values, version=OLDEST)
-    template = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["volumeClaimTemplates"][0]
+    template = workload(objects, tier)["volumeClaimTemplates"][0]
     for ordinal in (0, 1):  # named as the set names them, so that it takes them; owned by the release, so that they go
         claim = one(objects, "PersistentVolumeClaim", f"{template['metadata']['name']}-demo-fedstrata-{tier}-{ordinal}")
         assert claim["spec"] == template["spec"]
@@ -210,7 +213,7 @@ def test_the_volumes_of_lpss_and_devices_go_with_the_release_on_any_version(tier
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_state_is_on_a_claim_or_in_the_pod_and_never_both(tier: str, is_kept: bool) -> None:
     values = {tier: {"persistence": {"enabled": is_kept, "retain": "keep"}}}
-    spec = one(render(values), "StatefulSet", f"demo-fedstrata-{tier}")["spec"]
+    spec = workload(render(values), tier)
     pod = spec["template"]["spec"]
     assert {"name": "state", "mountPath": "/state"} in pod["containers"][0]["volumeMounts"]
     assert ({"name": "state", "emptyDir": {}} in pod["volumes"]) is not is_kept
@@ -229,7 +232,7 @@ def test_the_pod_of_a_test_is_there_when_helm_3_reads_its_words() -> None:
 
 def budgets(values: Mapping[str, Any]) -> dict[str, tuple[list[str], Any]]:
     """By name the tiers that each budget covers, and how many of their pods a drain may take at once."""
-    found = [item for item in render(values) if item["kind"] == "PodDisruptionBudget"]
+    found = of_kind(render(values), "PodDisruptionBudget")
     return {
         item["metadata"]["name"].rpartition("-")[2]: (
             item["spec"]["selector"]["matchExpressions"][0]["values"],
@@ -240,7 +243,7 @@ def budgets(values: Mapping[str, Any]) -> dict[str, tuple[list[str], Any]]:
 
 
 def test_lpss_have_volumes_unless_told_otherwise() -> None:
-    lps = one(render(), "StatefulSet", "demo-fedstrata-lps")["spec"]
+    lps = workload(render(), "lps")
     assert [claim["metadata"]["name"] for claim in lps["volumeClaimTemplates"]] == ["state"]
 
 
@@ -254,7 +257,7 @@ def test_one_budget_covers_an_lps_without_a_volume_and_the_devices_that_it_gets_
 
 def test_budgets_use_the_api_that_the_server_has() -> None:
     def versions(version: str) -> set[str]:
-        return {item["apiVersion"] for item in render(version=version) if item["kind"] == "PodDisruptionBudget"}
+        return {item["apiVersion"] for item in of_kind(render(version=version), "PodDisruptionBudget")}
 
     assert versions("v1.20.15") == {"policy/v1beta1"}
     assert versions("v1.21.0-gke.1") == {"policy/v1"}
@@ -272,7 +275,7 @@ def test_every_name_carries_the_release_and_leaves_room_for_ordinals() -> None:
 
 
 def test_a_release_that_begins_with_a_digit_has_names_that_a_service_may_have() -> None:
-    services = [item["metadata"]["name"] for item in render(release="2nd") if item["kind"] == "Service"]
+    services = [item["metadata"]["name"] for item in of_kind(render(release="2nd"), "Service")]
     assert services == ["r2nd-fedstrata-gps", "r2nd-fedstrata-lps"]
     lps = one(render(release="2nd"), "StatefulSet", "r2nd-fedstrata-lps")["spec"]
     assert lps["serviceName"] in services
@@ -295,7 +298,7 @@ def test_names_that_yaml_reads_as_a_number_or_a_truth_value_stay_names(name: str
 
 
 def test_a_release_with_dots_has_names_that_a_service_may_have() -> None:
-    services = [item["metadata"]["name"] for item in render(release="fl.dev") if item["kind"] == "Service"]
+    services = [item["metadata"]["name"] for item in of_kind(render(release="fl.dev"), "Service")]
     assert services == ["fl-dev-fedstrata-gps", "fl-dev-fedstrata-lps"]
 
 

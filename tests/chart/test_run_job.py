@@ -6,13 +6,13 @@ import kubernetes_validate
 import pytest
 from kubernetes_validate.utils import all_versions, major_minor
 
-from tests.support.charts import OLDEST, Object, one, render
+from tests.support.charts import OLDEST, Object, environment, of_kind, pod_of, render
 
 IID = "name: lab\npartition: {kind: iid, devices: 2, examples_per_device: 5}\n"
 
 
 def job(values: dict[str, Any] | None = None, **options: str) -> Object:
-    (found,) = (item for item in render(values, **options) if item["kind"] == "Job")
+    (found,) = of_kind(render(values, **options), "Job")
     return found
 
 
@@ -29,9 +29,7 @@ def test_each_run_has_a_job_of_its_own_and_other_values_of_the_same_run_none() -
 
 def test_a_gps_knows_the_job_that_ends_with_its_run() -> None:
     objects = render()
-    gps = one(objects, "StatefulSet", "demo-fedstrata-gps")
-    env = {entry["name"]: entry.get("value") for entry in gps["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert env["FEDSTRATA_JOB"] == job()["metadata"]["name"]
+    assert environment(pod_of(objects, "gps"))["FEDSTRATA_JOB"] == job()["metadata"]["name"]
 
 
 def test_lost_pods_are_replaced_and_a_failed_run_fails_the_job() -> None:

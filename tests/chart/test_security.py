@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fedstrata.process.http import StatusServer
-from tests.support.charts import CASES, CHART, one, pods, render, values_of
+from tests.support.charts import CASES, CHART, environment, of_kind, one, pod_of, pods, render, values_of, workload
 
 LOOSER = {"everything", "extended", "outside"}  # whose values ask for more, or for another user
 
@@ -77,7 +77,7 @@ def test_no_image_is_latest_and_kubernetes_adds_no_variables(values: dict[str, A
 
 def test_the_gps_may_scale_its_lpss_label_pods_and_record_events_and_nothing_else() -> None:
     role = one(render(), "Role", "demo-fedstrata-gps")
-    (job,) = (item["metadata"]["name"] for item in render() if item["kind"] == "Job")
+    (job,) = (item["metadata"]["name"] for item in of_kind(render(), "Job"))
     assert role["rules"] == [
         {"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [job], "verbs": ["patch"]},
         {
@@ -128,9 +128,7 @@ def test_a_gps_that_keeps_its_pods_after_the_run_may_not_scale_the_devices() -> 
 
     assert scaled({"gps": {"releaseAfterSeconds": None}}) == ["demo-fedstrata-lps"]
     assert scaled({"gps": {"releaseAfterSeconds": 300}}) == ["demo-fedstrata-lps", "demo-fedstrata-device"]
-    objects = render({"gps": {"releaseAfterSeconds": 300}})
-    gps = one(objects, "StatefulSet", "demo-fedstrata-gps")["spec"]["template"]["spec"]["containers"][0]
-    env = {entry["name"]: entry.get("value") for entry in gps["env"]}
+    env = environment(pod_of(render({"gps": {"releaseAfterSeconds": 300}}), "gps"))
     assert env["FEDSTRATA_RELEASE_AFTER_S"] == "300"
     assert env["FEDSTRATA_DEVICE_STATEFULSET"] == "demo-fedstrata-device"
 
@@ -138,7 +136,7 @@ def test_a_gps_that_keeps_its_pods_after_the_run_may_not_scale_the_devices() -> 
 def test_a_run_begun_again_has_pods_and_state_of_its_own() -> None:
     objects = render({"again": "20260101T000000Z"})
     for tier in ("gps", "lps", "device"):
-        template = one(objects, "StatefulSet", f"demo-fedstrata-{tier}")["spec"]["template"]
+        template = workload(objects, tier)["template"]
         assert template["metadata"]["annotations"]["fedstrata.io/again"] == "20260101T000000Z"
         if tier == "gps":
             env = template["spec"]["containers"][0]["env"]
@@ -154,7 +152,7 @@ def test_rights_can_be_withheld() -> None:
     }
     kinds = {item["kind"] for item in render({**values, "gps": {"rbac": {"create": False}}})}
     assert not kinds & {"Role", "RoleBinding"}
-    (role,) = (item for item in render({"gps": {"rbac": {"recordEvents": False}}}) if item["kind"] == "Role")
+    (role,) = of_kind(render({"gps": {"rbac": {"recordEvents": False}}}), "Role")
     assert all("events" not in rule["resources"] for rule in role["rules"])
 
 
@@ -174,7 +172,7 @@ def test_probes_ask_for_health_and_readiness_over_http() -> None:
 def test_the_startup_probe_waits_until_the_process_says_that_it_is_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    container = one(render({"ports": {"http": port}}), "StatefulSet", "demo-fedstrata-lps")["spec"]["template"]["spec"]
+    container = pod_of(render({"ports": {"http": port}}), "lps")
     _, *command = container["containers"][0]["startupProbe"]["exec"]["command"]
     answers = iter([False, False, True])
     probe = subprocess.Popen([sys.executable, *command])

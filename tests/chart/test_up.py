@@ -8,7 +8,7 @@ from emulator.cluster.chart_values import merge_values, with_lps_count, with_mem
 from fedstrata.experiment_file import load_experiment
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
-from tests.support.charts import EXPERIMENTS, experiment_values, one, render
+from tests.support.charts import EXPERIMENTS, experiment_values, render, workload
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
@@ -16,11 +16,11 @@ def test_the_pods_of_every_example_are_as_up_works_them_out(path: Path) -> None:
     experiment = load_experiment(path)
     worked_out = with_memory(with_lps_count({}, {}, experiment), {}, experiment)
     objects = render(merge_values([experiment_values(path), worked_out]))
-    lps = one(objects, "StatefulSet", "demo-fedstrata-lps")["spec"]
+    lps = workload(objects, "lps")
     assert lps["replicas"] == lps_known(experiment, make_method(experiment))
     assert requested(lps) == f"{worked_out['lps']['memoryMi']['pod']}Mi"
     if experiment.partition.kind != "local":
-        devices = one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]
+        devices = workload(objects, "device")
         assert devices["replicas"] == experiment.device_count
         assert requested(devices) == f"{sum(worked_out['device']['memoryMi'].values())}Mi"
 

@@ -118,6 +118,26 @@ def one(objects: list[Object], kind: str, name: str) -> Object:
     return found[0]
 
 
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    """All objects of a kind, such as `Service`."""
+    return [item for item in objects if item["kind"] == kind]
+
+
+def workload(objects: list[Object], tier: str, kind: str = "StatefulSet") -> Any:
+    """What the release `demo` says of the pods of a tier."""
+    return one(objects, kind, f"demo-fedstrata-{tier}")["spec"]
+
+
+def pod_of(objects: list[Object], tier: str, kind: str = "StatefulSet") -> Any:
+    """A pod of a tier."""
+    return workload(objects, tier, kind)["template"]["spec"]
+
+
+def environment(pod: Object) -> dict[str, str | None]:
+    """The variables of a pod's container, in order; those without a value of their own are None."""
+    return {variable["name"]: variable.get("value") for variable in pod["containers"][0].get("env", [])}
+
+
 def identity(item: Object) -> str:
     """`Kind/name`."""
     return f"{item['kind']}/{item['metadata']['name']}"

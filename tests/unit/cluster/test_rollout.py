@@ -17,12 +17,7 @@ def test_the_pod_of_the_runs_job_is_of_no_tier() -> None:
 
 @pytest.mark.parametrize(
     ("workload", "is_done"),
-    [
-        (a_set(), True),
-        (a_set(seen=1), False),
-        (a_set(ready=2), False),
-        (a_set(updated=1), False),
-    ],
+    [(a_set(), True), (a_set(seen=1), False), (a_set(ready=2), False), (a_set(updated=1), False)],
 )
 def test_a_workload_is_ready_when_all_pods_of_its_newest_form_are(workload: Any, is_done: bool) -> None:
     assert is_set_ready(workload) is is_done

@@ -257,13 +257,7 @@ def test_energy_is_worked_out_once_for_all_that_say_it(
 
 def test_a_failed_run_leaves_a_record_too(result: RunResult, tmp_path: Path) -> None:
     failed = replace(
-        result,
-        status="failed",
-        reason="quorum",
-        clusters={},
-        evaluations=[],
-        model_sha256={},
-        relevance=None,
+        result, status="failed", reason="quorum", clusters={}, evaluations=[], model_sha256={}, relevance=None
     )
     written(tmp_path, failed, [])
     assert not (tmp_path / "relevance.csv").exists()

@@ -26,6 +26,7 @@ from fedstrata.rpc.counting import METHODS as CALLS
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from scripts.reference import metrics
 from tests.support.gps_parts import GpsParts
+from tests.support.wording import BANNED
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
@@ -48,11 +49,6 @@ def prose(text: str) -> str:
 
 # --- sentences ----------------------------------------------------------------------------------------------
 
-# Words and forms that need a second reading; contribute.md says how to write instead.
-BANNED = re.compile(
-    r"\b(whose|likewise|the one before|as many again|hangs? on|(?:is|are) told|(?:is|are) said|in the clear"
-    r"|by the wall|stands? in|that of|in vain)\b|(?<=[.;:] )Who\b",
-)
 RULES = "docs/contribute.md"  # it quotes some of these forms
 
 

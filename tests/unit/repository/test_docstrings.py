@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.wording import BANNED
+
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("fedstrata", "gps", "lps", "device", "fleet", "emulator", "benchmarks", "scripts", "docs")
 GENERATED = ROOT / "fedstrata" / "v1"
@@ -16,10 +18,6 @@ MOST_WORDS = 35
 MEAN_WORDS = 18
 NOUN_CLAUSE = re.compile(
     r"(As|By|For|From|How|In|Of|So|That|Those|Until|What|When|Whence|Where|Whether|Which|Who|Whom|Whose|Why)\b"
-)
-BANNED = re.compile(
-    r"\b(whose|likewise|the one before|as many again|hangs? on|(?:is|are) told|(?:is|are) said|in the clear"
-    r"|by the wall|stands? in|that of|in vain)\b|(?<=[.;:] )Who\b",
 )
 SECTION = re.compile(r"^(?:Args|Raises|Returns|Yields):\n((?: {4,}.*(?:\n|$))+)", re.MULTILINE)
 ITEM = re.compile(r"\n\s*\n|^\s*(?:[-*•]|\d+\.) ", re.MULTILINE)

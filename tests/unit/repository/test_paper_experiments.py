@@ -75,10 +75,7 @@ def test_the_tables_of_scores_have_what_needs_no_exchange(name: str, readings: s
     assert {run.experiment.method.model_dump()["reading"] for run in sweep.runs} == readings
 
 
-PUBLISHED = {
-    "one_shot": {"cifar-10"},
-    "adaptive": {"cifar-100"},
-}
+PUBLISHED = {"one_shot": {"cifar-10"}, "adaptive": {"cifar-100"}}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

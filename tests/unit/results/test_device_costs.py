@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from emulator.results.comparison import MEAN
-from emulator.results.device_costs import (
-    bytes_in_all,
-    bytes_until_grouped,
-    bytes_until_nearly_final,
-    metric_by_round,
-)
+from emulator.results.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final, metric_by_round
 from emulator.results.measures import DEVICES, RECEIVED, Measures
 from emulator.results.record import RunRecord, load_record
 from fedstrata.record.rounds import RoundsTable

@@ -9,16 +9,8 @@ from emulator.commands import main as cli
 from emulator.estimates.check import ModelSize, cluster_count, payloads_of, question_bytes, round_bytes
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, make_method
+from tests.support.two_tasks import TWO_TASKS
 
-GOOD = """
-name: good
-data: {name: digits}
-partition:
-  kind: tasks
-  tasks:
-    - {name: low, labels: [0, 1, 2, 3, 4], devices: 2, examples_per_device: 20}
-    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 20}
-"""
 SIZE = ModelSize(
     elements=100,
     frozen_elements=0,
@@ -32,7 +24,7 @@ SIZE = ModelSize(
 
 
 def test_expected_bytes_are_those_of_the_formulas() -> None:
-    experiment = parse_experiment(GOOD, overrides=["method.eigenvectors=5", "links.device-lps.up=int8"])
+    experiment = parse_experiment(TWO_TASKS, overrides=["method.eigenvectors=5", "links.device-lps.up=int8"])
     profile, relevance = question_bytes(experiment)
     assert (profile.name, profile.moment, relevance.name) == ("profile", Moment.BEFORE, "relevance")
     assert profile.up == 4 * 5 * 64 * 4
@@ -45,7 +37,7 @@ def test_expected_bytes_are_those_of_the_formulas() -> None:
 
 def test_with_participation_only_the_devices_that_are_asked_count() -> None:
     some = ["method={name: ifca, clusters: 3}", "topology={lps: 2}", "training={participation: 1}"]
-    experiment = parse_experiment(GOOD, overrides=some)
+    experiment = parse_experiment(TWO_TASKS, overrides=some)
     per_round, (losses,) = round_bytes(experiment, SIZE), question_bytes(experiment)
     assert (per_round.device_lps_up, losses.up) == (2 * 4 * 90, 2 * 3 * 8)  # one device of each LPS
     assert payloads_of(experiment, SIZE).device_up == 4 * 90
@@ -53,13 +45,13 @@ def test_with_participation_only_the_devices_that_are_asked_count() -> None:
 
 def test_above_the_stated_number_only_landmarks_are_relayed() -> None:
     few = ["method={name: one_shot, exact_up_to: 3, landmarks: 2, clusters: 2, eigenvectors: 1}"]
-    profile, _ = question_bytes(parse_experiment(GOOD, overrides=few))
+    profile, _ = question_bytes(parse_experiment(TWO_TASKS, overrides=few))
     assert (profile.up, profile.down) == (4 * 64 * 4, 2 * 3 * 64 * 4)
 
 
 def test_where_clusters_span_lpss_exact_sums_go_up_and_devices_that_compare_models_receive_all() -> None:
     overrides = ["method={name: ifca, clusters: 3}", "training.lps_rounds_per_global_round=1"]
-    experiment = parse_experiment(GOOD, overrides=overrides)
+    experiment = parse_experiment(TWO_TASKS, overrides=overrides)
     (losses,) = question_bytes(experiment)
     assert (losses.name, losses.moment, losses.up, losses.down) == ("losses", Moment.RECEIVED, 4 * 3 * 8, 0)
     per_round = round_bytes(experiment, replace(SIZE, stream_elements=270, fetched_elements=270, is_exact=True))
@@ -69,12 +61,12 @@ def test_where_clusters_span_lpss_exact_sums_go_up_and_devices_that_compare_mode
 
 def test_masked_updates_take_eight_bytes_a_weight_whatever_the_link_says() -> None:
     masked = ["links.device-lps.up=int8", "secure_aggregation={min_devices: 3}"]
-    per_round = round_bytes(parse_experiment(GOOD, overrides=masked), SIZE)
+    per_round = round_bytes(parse_experiment(TWO_TASKS, overrides=masked), SIZE)
     assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 90, 4 * 8 * 90)
 
 
 def test_a_method_without_questions_exchanges_no_answers() -> None:
-    experiment = parse_experiment(GOOD, overrides=["method=random"])
+    experiment = parse_experiment(TWO_TASKS, overrides=["method=random"])
     assert question_bytes(experiment) == []
     assert cluster_count(make_method(experiment)) == "2"
 
@@ -111,7 +103,7 @@ def test_check_says_what_a_method_makes_of_the_tiers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], shown: list[str]
 ) -> None:
     path = tmp_path / "good.yaml"
-    path.write_text(GOOD, encoding="utf-8")
+    path.write_text(TWO_TASKS, encoding="utf-8")
     assert cli.execute(["check", str(path), *(word for said in overrides for word in ("--set", said))]) == 0
     told = " ".join(capsys.readouterr().out.split())
     for text in shown:
@@ -158,10 +150,7 @@ def deadline(seconds: float, quorum: float = 1.0) -> str:
     [
         ([deadline(1.29, 0.5)], "only 0 of 4 devices of lps-0 can meet it in the first round, and 2 are needed"),
         ([deadline(1.29), "clock=real"], "device-003 takes 1.294 s; raise the deadline"),
-        (
-            [deadline(2), SLOW],
-            "in the first round, and 4 are needed: device-003 takes 5.274 s",
-        ),
+        ([deadline(2), SLOW], "in the first round, and 4 are needed: device-003 takes 5.274 s"),
         ([deadline(2), SLOW, "topology={lps: 2}"], "only 1 of 2 devices of lps-1"),
         ([deadline(1.29, 0.1), "method=one_shot"], "only 0 of 4 devices of all LPSs"),
         ([deadline(0.4, 0.5), "method={name: ifca, clusters: 2}"], "device-001 takes 0.7"),  # two models down

@@ -20,23 +20,15 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.owned import Restart
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from tests.support.two_tasks import TWO_TASKS
 
 REPOSITORY = Path(__file__).parents[3]
-GOOD = """
-name: good
-data: {name: digits}
-partition:
-  kind: tasks
-  tasks:
-    - {name: low, labels: [0, 1, 2, 3, 4], devices: 2, examples_per_device: 20}
-    - {name: high, labels: [5, 6, 7, 8, 9], devices: 2, examples_per_device: 20}
-"""
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
     path = tmp_path / "good.yaml"
-    path.write_text(GOOD, encoding="utf-8")
+    path.write_text(TWO_TASKS, encoding="utf-8")
     return path
 
 
@@ -79,7 +71,7 @@ def test_nonsense_in_the_experiment_is_a_usage_error(
 
 
 def test_an_unknown_key_is_named(fails: Fails, experiment: Path, tmp_path: Path) -> None:
-    experiment.write_text(GOOD + "sed: 1\n")
+    experiment.write_text(TWO_TASKS + "sed: 1\n")
     assert "sed: unknown key" in fails("run", experiment, "--out", tmp_path / "out", code=2)
 
 
@@ -191,7 +183,7 @@ def test_a_fault_of_our_own_is_one_line_and_a_log(
 def test_check_prints_the_resolved_run(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["check", str(experiment), "--seed", "3", "--set", "model.hidden=[16]"]) == 0
     out = capsys.readouterr().out
-    assert parse_experiment(GOOD, overrides=["model.hidden=[16]"], seed=3).run_id in out
+    assert parse_experiment(TWO_TASKS, overrides=["model.hidden=[16]"], seed=3).run_id in out
     assert "1×8×8, 10 classes" in out
     # 64·16 + 16 + 16·10 + 10 weights
     assert "1\u202f210 weights" in out

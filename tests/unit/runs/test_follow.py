@@ -10,7 +10,7 @@ import pytest
 from emulator.runs import client as client_module
 from emulator.runs import follow as follow_module
 from emulator.runs.client import RunClient
-from emulator.runs.follow import follow
+from emulator.runs.follow import Outcome, follow
 from emulator.runs.incoming import ASIDE, IncomingRecord
 from fedstrata.errors import AddressError, DataError, OutputError, PayloadError, RunStoppedError
 from fedstrata.trust.security import OPEN
@@ -91,6 +91,14 @@ def trained(rounds: int) -> pb.RunStatus:
     return pb.RunStatus(phase="training", global_round=rounds, global_rounds=2, lps_wanted=3)
 
 
+async def followed(
+    address: str, backend: FakeBackend | None = None, show: Callable[[pb.RunStatus], object] = lambda _: None
+) -> Outcome:
+    """How a run ends whose GPS is at this address."""
+    async with RunClient(address, OPEN) as client:
+        return await asyncio.wait_for(follow(client, backend or FakeBackend(), show), DEADLINE_S)
+
+
 DONE = pb.RunStatus(run_id="r", phase="completed", global_round=2, global_rounds=2, lps_wanted=3, has_record=True)
 
 
@@ -112,8 +120,7 @@ async def test_a_run_is_shown_scaled_and_followed_to_its_record(serve: Serve, tm
 async def test_watching_goes_on_when_the_gps_ends_its_stream(serve: Serve) -> None:
     gps = ScriptedGps([[trained(0)], [trained(1)], [DONE]])
     shown: list[pb.RunStatus] = []
-    async with RunClient(await serve(gps), OPEN) as client:
-        await asyncio.wait_for(follow(client, FakeBackend(), shown.append), DEADLINE_S)
+    await followed(await serve(gps), show=shown.append)
     assert [status.global_round for status in shown] == [0, 1, 2]
 
 
@@ -137,8 +144,7 @@ async def test_a_failed_run_tells_the_reason_of_the_gps_once_its_record_is_there
     reason = "quorum not reached"
     failed = pb.RunStatus(phase="failed", reason=reason)
     gps = ScriptedGps([[failed], [pb.RunStatus(phase="failed", reason=reason, has_record=True)]])
-    async with RunClient(await serve(gps), OPEN) as client:
-        outcome = await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
+    outcome = await followed(await serve(gps))
     assert isinstance(outcome.failure, RunStoppedError)
     assert str(outcome.failure) == "quorum not reached"
     assert outcome.status.has_record
@@ -149,21 +155,17 @@ async def test_the_record_of_a_failed_run_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(follow_module, "FAILURE_DEADLINE_S", 0.1)
     gps = ScriptedGps([[pb.RunStatus(phase="failed", reason="disk full")]])
-    async with RunClient(await serve(gps), OPEN) as client:
-        outcome = await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
+    outcome = await followed(await serve(gps))
     assert str(outcome.failure) == "disk full"
     assert not outcome.status.has_record
 
 
-async def test_a_failure_that_only_echoes_the_end_of_the_run_gives_way_to_its_reason(
-    serve: Serve,
-) -> None:
+async def test_a_failure_that_only_echoes_the_end_of_the_run_gives_way_to_its_reason(serve: Serve) -> None:
     failed = pb.RunStatus(phase="failed", reason="quorum not reached", has_record=True)
     gps = ScriptedGps([[failed]])
     backend = FakeBackend()
     backend.failing.set_result(RunStoppedError("devices-0-4: the run has ended"))
-    async with RunClient(await serve(gps), OPEN) as client:
-        outcome = await asyncio.wait_for(follow(client, backend, lambda status: None), DEADLINE_S)
+    outcome = await followed(await serve(gps), backend)
     assert str(outcome.failure) == "quorum not reached"
 
 
@@ -171,10 +173,9 @@ async def test_a_failure_elsewhere_ends_the_run_at_the_gps_and_is_told(serve: Se
     gps = ScriptedGps([[trained(0)]])
     backend = FakeBackend()
     cause = DataError("devices-0-4: no data")
-    async with RunClient(await serve(gps), OPEN) as client:
-        following = asyncio.create_task(follow(client, backend, lambda status: None))
-        backend.failing.set_result(cause)
-        outcome = await asyncio.wait_for(following, DEADLINE_S)
+    following = asyncio.create_task(followed(await serve(gps), backend))
+    backend.failing.set_result(cause)
+    outcome = await following
     assert gps.stop_reason.result() == "devices-0-4: no data"
     assert outcome.status.phase == "failed"
     assert outcome.failure is cause
@@ -186,27 +187,23 @@ async def test_a_failure_is_told_though_the_gps_is_silent(serve: Serve, monkeypa
     backend.failing.set_result(DataError("gps: disk full"))
     silent = ScriptedGps([[trained(0)]])
     silent.stop_reason.cancel()  # StopRun fails at the server
-    address = await serve(silent)
-    async with RunClient(address, OPEN) as client:
-        with pytest.raises(DataError, match="gps: disk full"):
-            await asyncio.wait_for(follow(client, backend, lambda status: None), DEADLINE_S)
+    with pytest.raises(DataError, match="gps: disk full"):
+        await followed(await serve(silent), backend)
 
 
 async def test_what_is_no_gps_is_said_to_be_none() -> None:
     server = grpc.aio.server()
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    async with RunClient(address, OPEN) as client:
-        with pytest.raises(AddressError, match=f"{address} answered UNIMPLEMENTED"):
-            await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
+    with pytest.raises(AddressError, match=f"{address} answered UNIMPLEMENTED"):
+        await followed(address)
     await server.stop(None)
 
 
 async def test_a_gps_without_a_word_is_not_asked_for_ever(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "EMPTY_STREAMS_MAX", 3)
-    async with RunClient(await serve(ScriptedGps([[], [], [], []])), OPEN) as client:
-        with pytest.raises(AddressError, match="accepts calls but does not answer"):
-            await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
+    with pytest.raises(AddressError, match="accepts calls but does not answer"):
+        await followed(await serve(ScriptedGps([[], [], [], []])))
 
 
 # --- the record on its way in ---

@@ -385,9 +385,7 @@ def test_a_log_that_has_grown_long_begins_anew_and_its_process_writes_on(
     assert last_error(log, since=1000) == "the last"
 
 
-async def test_a_server_whose_port_is_taken_while_it_was_away_listens_somewhere_else(
-    supervisor: Supervisor,
-) -> None:
+async def test_a_server_whose_port_is_taken_while_it_was_away_listens_somewhere_else(supervisor: Supervisor) -> None:
     write_module("movable", LISTENS_OR_SAYS_SO)
     spec = ProcessSpec(name="movable", command=("movable",), endpoints=ENDPOINTS, may_move=True)
     async with asyncio.timeout(DEADLINE_S):

@@ -125,11 +125,7 @@ def test_a_tar_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "give the folder of a sweep, or a tar of it"),
-        (b"no tar", "cannot open the bundle"),
-    ],
+    ("content", "said"), [(None, "give the folder of a sweep, or a tar of it"), (b"no tar", "cannot open the bundle")]
 )
 def test_what_is_no_bundle_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "bundle.tar"

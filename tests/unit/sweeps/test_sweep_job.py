@@ -109,10 +109,7 @@ def test_files_larger_than_a_config_map_are_refused() -> None:
     ("words", "message"),
     [
         (["--on", "kubernetes"], "--on kubernetes needs a volume claim that all pods mount, or a bucket"),
-        (
-            ["--on", "kubernetes", "--claim", "shared", "--to", "s3://lab/tiny"],
-            "give either --claim",
-        ),
+        (["--on", "kubernetes", "--claim", "shared", "--to", "s3://lab/tiny"], "give either --claim"),
         (["--on", "kubernetes", "--claim", "shared", "--secret", "lab"], "--secret is only for a bucket; add --to"),
         (["--to", "s3://lab/tiny", "--secret", "lab"], "--secret: only for pods; add --on kubernetes"),
         (["--claim", "shared"], "--claim: only for pods; add --on kubernetes"),

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from emulator.cluster.release import Release
 from emulator.local.certificates import AUTHORITY, issue_into
 from fedstrata.errors import CertificateError
+from fedstrata.process.private_files import private_folder
 from fedstrata.process.quoting import quoted
 from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, private_folder, write_private
+from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, write_private
 from fedstrata.trust.names import NAMED, ROLES, SERVERS, Name, check_server_domain, device_names
 
 if TYPE_CHECKING:

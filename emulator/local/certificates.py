@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from fedstrata.experiment import Experiment
+from fedstrata.process.private_files import private_folder
 from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, OPERATOR, REVOKED, Revoked, TlsFiles, private_folder, write_private
+from fedstrata.trust.files import CA, OPERATOR, REVOKED, Revoked, TlsFiles, write_private
 from fedstrata.trust.names import CERTIFICATE_DAYS, Name, device_names
 from fedstrata.trust.security import TlsSecurity
 

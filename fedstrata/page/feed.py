@@ -40,11 +40,6 @@ class Feed:
         self._readers = 0
         self._is_closed = False
 
-    @property
-    def has_readers(self) -> bool:
-        """Return whether a page is open."""
-        return self._readers > 0
-
     def publish(self, parts: Mapping[str, Any], rows: Iterable[tuple[Hashable, Any]] = ()) -> None:
         """Set the newest state. Readers receive the parts that have changed, and the new rows `rows`. A row replaces an
         earlier row with the same key.

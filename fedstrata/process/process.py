@@ -19,7 +19,7 @@ import uvloop
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.logs import EventLog, configure_logs, print_whatever_comes
-from fedstrata.process.private_files import make_private
+from fedstrata.process.private_files import private_folder
 from fedstrata.process.quoting import printable
 from fedstrata.process.spans import process_spans
 
@@ -85,10 +85,7 @@ def folder(text: str) -> Path:
     Raises OutputError if the folder cannot be created or written.
     """
     path = Path(text)
-    try:
-        make_private(path)
-    except OSError as error:
-        raise OutputError(f"cannot create the folder {path}: {error.strerror}; give another folder") from None
+    private_folder(path)
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"{path} is not writable; give another folder")
     return path

@@ -15,9 +15,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from fedstrata.errors import CertificateError, OutputError
+from fedstrata.errors import CertificateError
 from fedstrata.process.logs import EventLog
-from fedstrata.process.private_files import make_private
+from fedstrata.process.private_files import private_folder
 from fedstrata.store import write_aside
 from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_name
 
@@ -379,14 +379,6 @@ def tls_arguments(folder: Path | None) -> tuple[str, ...]:
     The arguments replace environment variables that the child inherits, such as FEDSTRATA_TLS.
     """
     return "--tls", str(folder or ""), "--revoked", "", "--server-domain", ""
-
-
-def private_folder(folder: Path) -> None:
-    """Create a folder that only its owner may open, if the folder is missing. Raises OutputError if this fails."""
-    try:
-        make_private(folder)
-    except OSError as error:
-        raise OutputError(f"cannot create the folder {folder}: {error.strerror}; give another folder") from None
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:

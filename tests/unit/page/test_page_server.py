@@ -114,7 +114,7 @@ def test_a_reader_that_stops_is_hung_up_on_in_the_end(server: Server, monkeypatc
     with server.listen() as stopped:
         until(stopped, b"\n\n")
         with server.feed._changed:
-            assert server.feed._changed.wait_for(lambda: not server.feed.has_readers, timeout=60)
+            assert server.feed._changed.wait_for(lambda: not server.feed._readers, timeout=60)
     assert server.get("/healthz")[0] == 200
 
 

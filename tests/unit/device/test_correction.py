@@ -120,14 +120,15 @@ def test_fedprox_has_the_same_bits_however_devices_are_grouped(
     assert bits(Stacked(most_devices).train(pulled)) == alone
 
 
-def test_layers_too_large_for_one_part_have_the_same_bits() -> None:
+@pytest.mark.parametrize("own", [0, 1], ids=["one vector for all", "each its own"])
+def test_layers_too_large_for_one_part_have_the_same_bits(own: int) -> None:
     model = build_model(ModelSettings(hidden=(700,)), INFO)
     large = [
-        job(20, device, SETTINGS["one epoch"], model=model, start=model.initial(device), correct=Pulled(),
-            beside=(model.initial(7),))
-        for device in range(30)
+        job(20, device, SETTINGS["steps with momentum and weight decay"], model=model, start=model.initial(device),
+            correct=Pulled(), beside=(model.initial(50 + own * device),))
+        for device in range(14)
     ]  # fmt: skip
-    assert bits(Stacked(30).train(large)) == bits_alone(large)
+    assert bits(Stacked().train(large)) == bits_alone(large)
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)

@@ -46,6 +46,19 @@ def gathering_of(*members: str) -> ModelSearch:
     return ModelSearch(RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), rounds=range(9), log=LOG)
 
 
+def searching(*members: str) -> tuple[ModelSearch, "asyncio.Task[Held | None]"]:
+    """A search among these devices that has begun, and what it will find."""
+    gathering = gathering_of(*members)
+    return gathering, asyncio.create_task(gathering.model())
+
+
+async def found_by(finding: "asyncio.Task[Held | None]") -> tuple[int, list[float]]:
+    """The round and the values of the model that a search finds."""
+    found = await finding
+    assert found is not None
+    return found.lps_round, found.flat.tolist()
+
+
 async def told(gathering: ModelSearch, device_id: str, held_round: int | None) -> pb.ModelPart:
     """What a device is told that holds a model of that round."""
     request = pb.FetchModelRequest(run_id=RUN_ID, child_id=device_id, sent_round=-1, held_round=held_round)
@@ -81,12 +94,10 @@ async def sent(gathering: ModelSearch, held: dict[str, int], flats: dict[str, Fl
 
 
 async def test_what_most_devices_hold_is_read_from_the_first_of_them_and_from_no_other() -> None:
-    gathering, held = gathering_of("a", "b", "c"), {"a": 4, "b": 5, "c": 5}
-    finding = asyncio.create_task(gathering.model())
+    held = {"a": 4, "b": 5, "c": 5}
+    gathering, finding = searching(*held)
     sending = await sent(gathering, held, {"a": MODEL * 2, "b": MODEL, "c": MODEL})
-    found = await finding
-    assert found is not None
-    assert (found.lps_round, found.flat.tolist()) == (5, MODEL.tolist())
+    assert await found_by(finding) == (5, MODEL.tolist())
     await asyncio.gather(*sending.values())  # none is refused
     gathering.release()
 
@@ -94,28 +105,21 @@ async def test_what_most_devices_hold_is_read_from_the_first_of_them_and_from_no
 @pytest.mark.parametrize("claimed", [5, 6, 10**6, -1])
 async def test_one_device_that_lies_about_its_model_is_not_believed(claimed: int) -> None:
     held = {"a": 5 if claimed < 0 else claimed, "b": 5, "c": 5}
-    gathering = gathering_of(*held)
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching(*held)
     sending = await sent(gathering, held, {"a": np.zeros_like(MODEL), "b": MODEL, "c": MODEL})
-    found = await finding
-    assert found is not None
-    assert (found.lps_round, found.flat.tolist()) == (5, MODEL.tolist())
+    assert await found_by(finding) == (5, MODEL.tolist())
     await asyncio.gather(*sending.values())
 
 
 async def test_of_as_many_devices_the_newest_round_is_believed_that_there_can_be() -> None:
     held = {"a": 10**6, "b": 5, "c": 4}
-    gathering = gathering_of(*held)
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching(*held)
     await sent(gathering, held, {"a": MODEL * 3, "b": MODEL, "c": MODEL * 2})
-    found = await finding
-    assert found is not None
-    assert (found.lps_round, found.flat.tolist()) == (5, MODEL.tolist())
+    assert await found_by(finding) == (5, MODEL.tolist())
 
 
 async def test_a_model_that_was_cut_is_taken_when_it_is_sent_again() -> None:
-    gathering = gathering_of("a")
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching("a")
     await told(gathering, "a", 5)
     with pytest.raises(NotReadyError, match="the model of a was cut at byte 16 of 20; send it again"):
         await gathering.take_model(header_of("a", 5, MODEL), parts_of(MODEL[:4]))
@@ -124,8 +128,8 @@ async def test_a_model_that_was_cut_is_taken_when_it_is_sent_again() -> None:
 
 
 async def test_a_model_that_is_cut_again_and_again_is_read_from_another_device() -> None:
-    gathering, held = gathering_of("a", "b"), {"a": 5, "b": 5}
-    finding = asyncio.create_task(gathering.model())
+    held = {"a": 5, "b": 5}
+    gathering, finding = searching(*held)
     sending = await sent(gathering, held, {"b": MODEL})
     for _ in range(MOST_CUTS):
         with pytest.raises(NotReadyError):
@@ -137,8 +141,7 @@ async def test_a_model_that_is_cut_again_and_again_is_read_from_another_device()
 
 
 async def test_where_no_device_holds_a_model_there_is_none() -> None:
-    gathering = gathering_of("a", "b")
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching("a", "b")
     calls = [asyncio.create_task(told(gathering, name, None)) for name in "ab"]
     assert await finding is None
     gathering.release()
@@ -146,16 +149,14 @@ async def test_where_no_device_holds_a_model_there_is_none() -> None:
 
 
 async def test_round_0_is_a_round_that_a_device_can_hold() -> None:
-    gathering = gathering_of("a")
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching("a")
     assert (await told(gathering, "a", 0)).send_model.round == 0
     await gathering.take_model(header_of("a", 0, MODEL), parts_of(MODEL))
     assert isinstance(await finding, Held)
 
 
 async def test_a_device_that_was_started_again_is_asked_for_nothing_and_the_others_are() -> None:
-    gathering = gathering_of("a", "b", "c")
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching("a", "b", "c")
     sending = await sent(gathering, {"a": 5, "b": 5, "c": 5}, {"c": MODEL})
     again = [asyncio.create_task(told(gathering, name, None)) for name in "ab"]  # other processes, who hold nothing
     async with asyncio.timeout(60):
@@ -167,8 +168,7 @@ async def test_a_device_that_was_started_again_is_asked_for_nothing_and_the_othe
 
 
 async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not_count() -> None:
-    gathering = gathering_of("a", "b")
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching("a", "b")
     calls = [asyncio.create_task(told(gathering, name, 3)) for name in ("a", "stranger")]
     for _ in range(10):
         await asyncio.sleep(0)
@@ -193,8 +193,7 @@ async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not
 async def test_a_model_that_is_not_what_was_asked_for_is_refused_and_another_device_asked(
     held_round: int, flat: Flat, sha256: str | None, reason: str
 ) -> None:
-    gathering = gathering_of("a", "b")
-    finding = asyncio.create_task(gathering.model())
+    gathering, finding = searching("a", "b")
     calls = {name: asyncio.create_task(told(gathering, name, 5)) for name in "ab"}
     await asyncio.gather(*calls.values())
     bad = header_of("a", held_round, flat.astype(np.float32), **({"sha256": sha256} if sha256 else {}))

@@ -51,6 +51,13 @@ def with_roster(devices: list[str], masks: dict[str, Masks]) -> pb.Roster:
     return roster
 
 
+def masking(count: int) -> tuple[list[str], dict[str, Masks]]:
+    """The first devices, which mask for each other, and the masks of all."""
+    names, masks = EXPERIMENT.device_ids()[:count], masks_of(EXPERIMENT)
+    with_roster(names, masks)
+    return names, masks
+
+
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[list[str], list[tuple[Flat, int]], list[int]]:
     """Some of the devices, in any order, with their updates and weights; and another order to report in."""
@@ -146,9 +153,7 @@ def test_another_round_model_or_roster_has_other_masks_and_the_same_the_same() -
 
 def test_no_mask_hides_two_updates_whatever_model_they_are_of() -> None:
     """An LPS that offers another model under the same digest would have the difference of both."""
-    masks = masks_of(EXPERIMENT)
-    names = EXPERIMENT.device_ids()[:3]
-    with_roster(names, masks)
+    names, masks = masking(3)
     flat = np.linspace(-1, 1, SIZE, dtype=np.float32)
     masks[names[0]].masked(update_of(flat))
     with pytest.raises(PayloadError, match="another update with the same masks"):
@@ -193,8 +198,7 @@ def test_a_key_masks_one_global_round_and_an_earlier_roster_is_refused() -> None
 
 
 def test_an_lps_that_gives_one_device_another_roster_recovers_nothing() -> None:
-    names, masks = EXPERIMENT.device_ids()[:6], masks_of(EXPERIMENT)
-    with_roster(names, masks)
+    names, masks = masking(6)
     fewer = roster_of([(name, masks[name].key) for name in names[:5]])
     masks[names[0]].take(fewer)
     updates = {name: np.linspace(1, 2, SIZE, dtype=np.float32) * (1 + index) for index, name in enumerate(names)}
@@ -219,9 +223,7 @@ def test_a_device_that_shows_anothers_key_as_its_own_takes_no_mask_away(tmp_path
 
 @pytest.mark.parametrize("encoding", ["float16", "bfloat16", "int8"])
 def test_values_are_rounded_as_the_link_would_have_rounded_them(encoding: str) -> None:
-    names = EXPERIMENT.device_ids()[:3]
-    masks = masks_of(EXPERIMENT)
-    with_roster(names, masks)
+    names, masks = masking(3)
     flat = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
     codec = PayloadCodec.for_vector(LAYOUT, encoding, flat)  # type: ignore[arg-type]
     (chunk,) = codec.chunks(lambda a, b: flat[a:b])
@@ -231,9 +233,7 @@ def test_values_are_rounded_as_the_link_would_have_rounded_them(encoding: str) -
 
 
 def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
-    names = EXPERIMENT.device_ids()[:3]
-    masks = masks_of(EXPERIMENT)
-    with_roster(names, masks)
+    names, masks = masking(3)
     sent = masks[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
     assert "not finite" in sent.note.unfit
     large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / (3 * MOST_EXAMPLES) * 1.01, np.float32)))
@@ -242,17 +242,14 @@ def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
 
 def test_a_large_update_is_masked_piece_by_piece() -> None:
     layout = Layout.of({"w": (PIECE + 5,)})
-    names = EXPERIMENT.device_ids()[:3]
-    masks = masks_of(EXPERIMENT)
-    with_roster(names, masks)
+    names, masks = masking(3)
     flat = np.random.default_rng(1).normal(size=layout.size).astype(np.float32)
     sums = sum(masks[name].masked(update_of(flat, layout=layout)).read(0, layout.size) for name in names)
     assert np.array_equal(sums, 3 * grid(flat, 2))
 
 
 def test_an_lps_that_gives_one_device_another_model_under_the_same_digest_recovers_nothing() -> None:
-    masks, names = masks_of(EXPERIMENT), EXPERIMENT.device_ids()[:6]
-    with_roster(names, masks)
+    names, masks = masking(6)
     models = {name: received(np.full(SIZE, 1.0 if name == names[0] else 0.0, np.float32)) for name in names}
     updates = {name: np.linspace(1, 2, SIZE, dtype=np.float32) * (1 + index) for index, name in enumerate(names)}
     sums = np.zeros(SIZE, np.int64)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dp_accounting import get_sigma_gaussian
 
 from device.work import noise_of
 from fedstrata.errors import ExperimentError, RunStoppedError, StateError
@@ -15,7 +14,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE
 from fedstrata.methods.profiles.private_profiles import noise_deviation, private_spectrum
 from fedstrata.methods.profiles.relevance import relevance, spectrum_of
-from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, noise_multiplier_of, normals, on_grid
+from fedstrata.noise import BEFORE_TRAINING, ResearchNoise, SealedNoise, normals, on_grid
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.record.privacy import privacy_summary
 from tests.support.device_work import Devices
@@ -33,12 +32,6 @@ def private(*overrides: str) -> Experiment:
 
 
 # --- how much ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 16.0, 64.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
-def test_the_noise_of_one_release_is_what_the_library_takes(epsilon: float, delta: float) -> None:
-    assert noise_multiplier_of(epsilon, delta) == pytest.approx(get_sigma_gaussian(epsilon, delta), rel=1e-6)
 
 
 def test_noise_is_in_proportion_to_what_one_example_moves() -> None:

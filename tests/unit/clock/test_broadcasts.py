@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.clock.exchanged import Exchanged
@@ -143,7 +143,6 @@ async def test_another_rounds_models_go_anew_and_what_is_under_way_goes_on() -> 
     ]
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 200), st.integers(1, 40)), min_size=1, max_size=9),
     st.tuples(*[st.integers(1, 20_000)] * 3),

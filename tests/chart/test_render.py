@@ -21,6 +21,7 @@ from tests.support.charts import (
     OLDEST,
     ROOT,
     SHAPES,
+    VARIANTS,
     Object,
     experiment_values,
     identity,
@@ -89,9 +90,9 @@ def test_the_oldest_schemas_refuse_what_that_kubernetes_does_not_know() -> None:
         check_oldest(newer)
 
 
-@pytest.mark.parametrize("values", CASES)
-def test_lint_finds_nothing(values: dict[str, Any]) -> None:
-    report = lint(CHART, values, strict=True, kube_version=OLDEST)
+@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
+def test_lint_finds_nothing(path: Path) -> None:
+    report = lint(CHART, values_of(path), strict=True, kube_version=OLDEST)
     assert report["errors"] == []
     assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 

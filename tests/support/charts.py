@@ -12,8 +12,6 @@ import pytest
 import yaml
 from helm_python import Chart, _native
 
-from fedstrata.experiment_file import load_experiment
-
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fedstrata"
 VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
@@ -101,8 +99,9 @@ def experiment_values(path: Path) -> dict[str, Any]:
 
 def shape(path: Path) -> tuple[str, bool, bool]:
     """What the chart tells experiments apart by, other than names and numbers."""
-    experiment = load_experiment(path)
-    return experiment.partition.kind, experiment.topology is None, experiment.data.name == "digits"
+    document = values_of(path)
+    has_files = document.get("data", {}).get("name", "digits") != "digits"
+    return document["partition"]["kind"], "topology" in document, has_files
 
 
 # One experiment of each shape, and every example of values.

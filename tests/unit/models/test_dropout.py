@@ -12,7 +12,7 @@ from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model, build_model
 from fedstrata.models.dropout_cnn import dropped
 from tests.support.torch_twins import assert_same_outputs, tensors
-from tests.support.training_jobs import DEVICE, DIGITS, LPS_ROUND, SEED, job_with, orders
+from tests.support.training_jobs import DEVICE, DIGITS, LPS_ROUND, SEED, job_with
 
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 CIFAR = DatasetInfo(input_shape=(3, 32, 32), num_classes=10)
@@ -103,11 +103,12 @@ def test_the_same_job_gives_the_same_bits_and_another_device_other_masks() -> No
         assert train(job(model, **change)).train_loss != pytest.approx(first.train_loss, abs=1e-6)
 
 
-def test_the_loss_of_one_batch_is_that_of_the_addressed_masks() -> None:
+@pytest.mark.parametrize("stream", [[], [1]], ids=["first training of a round", "stream 1"])
+def test_the_loss_of_one_batch_is_that_of_the_addressed_masks(stream: list[int]) -> None:
     model = network(DIGITS)
-    plan = job(model)
-    order = orders().permutation(20)
-    rng = np.random.default_rng([SEED, DEVICE, LPS_ROUND, 0x64726F70])
+    plan = job(model, stream=sum(stream))
+    order = np.random.default_rng([SEED, DEVICE, LPS_ROUND, *stream]).permutation(20)
+    rng = np.random.default_rng([SEED, DEVICE, LPS_ROUND, 0x64726F70, *stream])
     weights = tensors(model.layout, plan.start)
     outputs = model.outputs_in_training(rng)(weights, torch.tensor(plan.examples.inputs[order]))
     expected = torch.nn.functional.cross_entropy(outputs, torch.tensor(plan.examples.labels[order]))

@@ -106,6 +106,11 @@ class GpsParts:
         vectors = np.eye(2, FEATURES, dtype=np.float32) if vectors is None else vectors
         await self.answer(index, "profile", eigenvectors=vectors)
 
+    async def profiles(self, *indexes: int) -> None:
+        """Send the first two axes as the eigenvectors of each of these devices."""
+        for index in indexes:
+            await self.profile(index)
+
     async def relayed(self, index: int, from_index: int = 0, question: str = "profile") -> list[answers_pb2.AnswerPart]:
         """What a device is streamed."""
         request = answers_pb2.FetchAnswersRequest(

@@ -23,8 +23,7 @@ def gps(tmp_path: Path) -> GpsParts:
 
 async def all_profiled(gps: GpsParts) -> None:
     gps.enrol(*EVERYONE)
-    for index in EVERYONE:
-        await gps.profile(index)
+    await gps.profiles(*EVERYONE)
 
 
 def row_of(index: int) -> dict[int, float]:
@@ -65,8 +64,7 @@ async def test_a_profile_arrives_as_it_was_sent(gps: GpsParts) -> None:
     gps.enrol(*EVERYONE)
     sent = np.linalg.qr(np.random.default_rng(0).standard_normal((FEATURES, 2)))[0].T.astype(np.float32)
     await gps.profile(1, np.ascontiguousarray(sent))
-    for index in (0, 2, 3, 4):
-        await gps.profile(index)
+    await gps.profiles(0, 2, 3, 4)
     parts = await gps.relayed(0)
     assert parts[0].header.arrays[0].shape == [2, FEATURES]
     assert (parts[0].question, parts[0].header.payload_bytes) == ("profile", sent.nbytes)
@@ -108,8 +106,7 @@ async def test_a_device_whose_answer_an_own_method_fails_to_check_is_refused_alo
     with monkeypatch.context() as patch:
         patch.setattr(gps.method, "check_answer_of", check)
         with pytest.raises(PayloadError, match="failed in check_answer: KeyError: 1"):
-            await gps.profile(0)
-    await gps.profile(1)
+            await gps.profiles(0, 1)
     assert [bool(gps.roster.devices[index].refused) for index in (0, 1)] == [True, False]
 
 
@@ -172,8 +169,7 @@ async def test_a_profile_longer_than_announced_is_refused(gps: GpsParts, size: i
 
 async def test_the_others_do_without_a_refused_device(gps: GpsParts) -> None:
     gps.enrol(*EVERYONE)
-    for index in (0, 1, 2, 4):
-        await gps.profile(index)
+    await gps.profiles(0, 1, 2, 4)
     with pytest.raises(PayloadError):
         await gps.profile(3, np.zeros((2, FEATURES), np.float32))
     assert headers(await gps.relayed(0)) == [1, 2, 4]
@@ -232,8 +228,7 @@ async def test_without_a_deadline_everybody_is_waited_for(gps: GpsParts) -> None
 async def test_at_the_deadline_the_run_goes_on_with_a_quorum(tmp_path: Path) -> None:
     gps = GpsParts(tmp_path, *DEADLINE)
     gps.enrol(0, 1, 2)
-    for index in (0, 1):
-        await gps.profile(index)
+    await gps.profiles(0, 1)
     await gps.enrolment.gather_devices()
     reasons = {device: reason for device, _, reason in gps.journal.exclusions()}
     assert reasons == {
@@ -257,8 +252,7 @@ async def test_below_the_quorum_the_run_stops_and_names_the_missing(tmp_path: Pa
 
 async def test_a_refusal_below_the_quorum_is_told_with_its_reason(gps: GpsParts) -> None:
     gps.enrol(*EVERYONE)
-    for index in (0, 1, 2, 3):
-        await gps.profile(index)
+    await gps.profiles(0, 1, 2, 3)
     with pytest.raises(PayloadError):
         await gps.profile(4, np.eye(2, 5, dtype=np.float32))
     with pytest.raises(
@@ -309,8 +303,7 @@ async def grouped(tmp_path: Path) -> GpsParts:
     """Devices 0 to 3 are grouped, 0 and 3 stand for their clusters, and device 4 has not come yet."""
     gps = GpsParts(tmp_path, *DEADLINE)
     gps.enrol(0, 1, 2, 3)
-    for index in range(4):
-        await gps.profile(index)
+    await gps.profiles(*range(4))
     await gps.enrolment.gather_devices()
     gps.questions.sponsors = [[0], [3]]
     return gps

@@ -118,8 +118,7 @@ async def grouped(tmp_path: Path, *overrides: str) -> GpsParts:
     gps = GpsParts(tmp_path, *LATE, *overrides)
     gps.enrol(4, 0, 1, 3)
     founders = [0, 1, 3]
-    for index in founders:
-        await gps.profile(index)
+    await gps.profiles(*founders)
     await gps.enrolment.gather_devices()
     for index in founders:
         await gps.relate(index, {other: 0.5 for other in founders if other != index})

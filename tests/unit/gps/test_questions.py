@@ -58,8 +58,7 @@ def asking_two_numbers(gps: GpsParts, kind: type[TwoNumbers] = TwoNumbers) -> Gp
 
 async def test_only_answers_to_relayed_questions_are_given_to_other_devices(gps: GpsParts) -> None:
     gps.enrol(0, 1)
-    await gps.profile(0)
-    await gps.profile(1)
+    await gps.profiles(0, 1)
     await gps.relate(0, {1: 0.5})
     with pytest.raises(PayloadError, match="no question is called 'relevance'"):
         await gps.relayed(1, question="relevance")
@@ -67,8 +66,7 @@ async def test_only_answers_to_relayed_questions_are_given_to_other_devices(gps:
 
 async def test_a_method_is_given_what_was_not_relayed_of_the_devices_that_it_plans_for(gps: GpsParts) -> None:
     gps.enrol(0, 1)
-    for index in (0, 1):
-        await gps.profile(index)
+    await gps.profiles(0, 1)
     await gps.relate(0, {1: 0.5})
     await gps.relate(1, {0: 0.25})
     answers = Answers([], gps.questions.answers([gps.roster.devices[1]]))
@@ -79,8 +77,7 @@ async def test_a_method_is_given_what_was_not_relayed_of_the_devices_that_it_pla
 
 async def test_answers_outlive_a_restart(gps: GpsParts) -> None:
     gps.enrol(0, 1)
-    await gps.profile(0)
-    await gps.profile(1)
+    await gps.profiles(0, 1)
     await gps.relate(0, {1: 1 / 3})
     gps.restart()
     assert gps.roster.devices[0].answered == {"profile", "relevance"}

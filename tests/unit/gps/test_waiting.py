@@ -37,8 +37,7 @@ def test_who_has_not_enrolled_is_named_after_five_seconds(setting: Setting) -> N
 
 async def test_a_device_without_a_row_is_named_and_one_that_was_refused_is_not(setting: Setting) -> None:
     setting.gps.enrol(*EVERYONE)
-    for index in EVERYONE:
-        await setting.gps.profile(index)
+    await setting.gps.profiles(*EVERYONE)
     for index in EVERYONE[:3]:
         await setting.gps.relate(index, {other: 0.5 for other in EVERYONE if other != index})
     setting.gps.roster.refuse(setting.gps.roster.devices[4], "a bad row")

@@ -23,9 +23,14 @@ class Process:
         names = ["GPS.lab.example", " other.example"]
         self.server = StatusServer("127.0.0.1:0", self.metrics.registry, lambda: self.is_ready, names=names)
 
-    def get(self, path: str, name: str | None = None) -> tuple[int, str]:
+    @property
+    def place(self) -> tuple[str, int]:
+        """The host and the port at which it is served."""
         host, _, port = self.server.address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        return host, int(port)
+
+    def get(self, path: str, name: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(*self.place, timeout=60)
         try:
             connection.request("GET", path, headers={} if name is None else {"Host": name})
             reply = connection.getresponse()
@@ -66,9 +71,9 @@ def test_any_other_path_is_not_found(process: Process) -> None:
 
 
 def test_port_0_takes_one_that_is_free(process: Process) -> None:
-    host, _, port = process.server.address.rpartition(":")
+    host, port = process.place
     assert host == "127.0.0.1"
-    assert int(port) > 0
+    assert port > 0
 
 
 @pytest.mark.parametrize(
@@ -124,9 +129,8 @@ def test_who_speaks_slowly_is_hung_up_on_and_few_are_heard_at_once(
 ) -> None:
     monkeypatch.setattr("fedstrata.process.http.LONGEST_REQUEST_S", 0.5)
     monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
-    host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
-        slow = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(8)]
+        slow = [stack.enter_context(socket.create_connection(process.place, timeout=60)) for _ in range(8)]
         for connection in slow:
             with suppress(ConnectionError):  # one too many was hung up on before
                 while True:  # a letter at a time, each well before any time-out of a read
@@ -141,9 +145,8 @@ def test_a_probe_is_answered_while_others_hold_as_many_connections_as_there_may_
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
-    host, _, port = process.server.address.rpartition(":")
     with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(3)]
+        silent = [stack.enter_context(socket.create_connection(process.place, timeout=60)) for _ in range(3)]
         assert process.get("/healthz")[0] == 200
         assert silent[0].recv(1) == b""  # the oldest has made room
 
@@ -152,10 +155,9 @@ def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedstrata.process.http.MOST_REQUESTS", 3)
-    host, _, port = process.server.address.rpartition(":")
 
     def opened(by: str) -> socket.socket:
-        return stack.enter_context(socket.create_connection((host, int(port)), 60, (by, 0)))
+        return stack.enter_context(socket.create_connection(process.place, 60, (by, 0)))
 
     with ExitStack() as stack:
         one, *many = (opened(by) for by in ("127.0.0.2", "127.0.0.3", "127.0.0.3"))
@@ -166,9 +168,8 @@ def test_of_too_many_connections_one_is_given_up_of_the_address_that_has_most(
 
 
 def test_of_connections_that_break_nothing_is_said(process: Process, capfd: pytest.CaptureFixture[str]) -> None:
-    host, _, port = process.server.address.rpartition(":")
     for _ in range(5):
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
+        with socket.create_connection(process.place, timeout=60) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends by a reset
             connection.sendall(b"GET /met")
         assert process.get("/healthz")[0] == 200

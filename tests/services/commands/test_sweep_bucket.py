@@ -33,14 +33,9 @@ from fedstrata.errors import AddressError, OutputError
 from tests.support.buckets import check_credentials, served_bucket, settings_of
 from tests.support.ports import kept_address
 from tests.support.programs import Program, until_begun
-from tests.support.record_files import write_record
 from tests.support.sweep_tables import without_bytes
+from tests.support.tiny_sweeps import BASE, write_run
 
-BASE = {
-    "name": "tiny",
-    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
-    "method": {"name": "random", "clusters": 1},
-}
 FAILED = Failure(reason="no quorum", seconds=2.5)
 
 
@@ -74,8 +69,7 @@ def machine(to: str, tmp_path: Path, name: str) -> SharedBucket:
 
 def finish(there: SharedBucket, run: SweepRun, mean: float = 0.86) -> None:
     """Write to a machine's folder the files that a run leaves there."""
-    folder = write_record(there.folder / run.path, seed=run.seed, accuracy={"mean": mean})
-    (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+    folder = write_run(there.folder, run, accuracy={"mean": mean})
     (folder / "models").mkdir()
     (folder / "models" / "lps-0.safetensors").write_bytes(bytes(3_000_000))
     (folder / "report.html").write_text("<p>of this machine")

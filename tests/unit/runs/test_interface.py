@@ -28,6 +28,7 @@ from emulator.sweeps.folder import records_of
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
 from tests.support.record_files import IDS, ROUNDS, TABLE, write_record
+from tests.support.tiny_sweeps import write_run
 
 ROOT = Path(__file__).parents[3]
 
@@ -240,8 +241,7 @@ def test_a_sweep_gives_its_table_and_every_record_and_does_nothing_again(tmp_pat
     out = tmp_path / "grid"
     for run in planned.runs:
         bags = 0.5 if run.place.cell == "one" else 0.4
-        folder = write_record(out / run.path, seed=run.seed, task_accuracy={"bags": bags})
-        (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+        write_run(out, run, task_accuracy={"bags": bags})
     (out / "sweep.yaml").write_text(planned.text, encoding="utf-8")
     found = fedstrata.sweep(document, out=out)
     table, runs = found.table, found.runs

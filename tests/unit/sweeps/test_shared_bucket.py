@@ -29,13 +29,8 @@ from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.store import RunClaim, SharedFolder
 from emulator.sweeps.sweep import SweepRequest
 from fedstrata.errors import AddressError, ExperimentError, MissingPackageError, OutputError, RunStoppedError
-from tests.support.record_files import write_record
+from tests.support.tiny_sweeps import BASE, write_run
 
-BASE = {
-    "name": "tiny",
-    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
-    "method": {"name": "random", "clusters": 1},
-}
 SWEEP = sweep_of({"base": BASE, "seeds": [3, 4]}, name="tiny", where="tiny", beside=Path())
 RUN, OTHER = SWEEP.runs
 CLAIM, RECORD = (f"{RUN.path}/{RUN.experiment.digest[:12]}.{kind}" for kind in ("claim", "tar"))
@@ -124,8 +119,7 @@ def claimed(there: SharedBucket) -> RunClaim:
 
 
 def finish(folder: Path, run: SweepRun = RUN) -> None:
-    write_record(folder / run.path, seed=run.seed)
-    (folder / run.path / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+    write_run(folder, run)
 
 
 def refuse() -> None:

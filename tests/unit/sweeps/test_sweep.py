@@ -32,12 +32,8 @@ from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import Metric
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.record_files import write_csv, write_record
+from tests.support.tiny_sweeps import BASE, claim_of, write_run
 
-BASE = {
-    "name": "tiny",
-    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
-    "method": {"name": "random", "clusters": 1},
-}
 CELLS = {"ours": {"training.local_epochs": 2}, "plain": {}}
 BATCHES = {"training.batch_size": [8, 16]}
 # ours is better by 0.1 with seed 3 and by 0.3 with seed 4; of seed 5 only one is done
@@ -252,9 +248,7 @@ def test_a_sweep_file_that_a_user_has_written_is_not_lost(tmp_path: Path) -> Non
     ):
         pass
     assert mine.read_text(encoding="utf-8").startswith("# mine")
-    claim = Claim.of(tmp_path / sweep().runs[0].path)  # it is the file of this folder's sweep, which a user has changed
-    assert claim is not None
-    claim.release()
+    claim_of(tmp_path / sweep().runs[0].path).release()  # it is this folder's sweep, which a user has changed
     with joined(tmp_path, sweep()):
         assert mine.read_text(encoding="utf-8") == sweep().text
 
@@ -270,8 +264,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_run_of_another_process_that_no_report_can_be_drawn_of_does_not_end_the_other_runs(tmp_path: Path) -> None:
     class OfAnotherProcess(SharedFolder):
         def claim(self, run: SweepRun) -> Claim | None:
-            folder = write_record(self.folder / run.path, seed=run.seed)
-            (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+            folder = write_run(self.folder, run)
             if run.seed == 3:
                 (folder / "waits.csv").write_text("damaged", encoding="utf-8")
             return super().claim(run)
@@ -285,8 +278,7 @@ def test_a_run_of_another_process_that_no_report_can_be_drawn_of_does_not_end_th
 def test_reports_that_are_missing_or_of_an_earlier_record_are_drawn(tmp_path: Path) -> None:
     two = sweep(cells={"plain": {}}, seeds=[3, 4])
     for run in two.runs:
-        folder = write_record(tmp_path / run.path, seed=run.seed)
-        (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+        write_run(tmp_path, run)
     earlier = tmp_path / two.runs[0].path / "report.html"
     earlier.write_text("<p>of a run that failed", encoding="utf-8")
     os.utime(earlier, (0, 0))
@@ -301,17 +293,11 @@ def test_reports_that_are_missing_or_of_an_earlier_record_are_drawn(tmp_path: Pa
 
 def test_a_run_is_one_processs_at_a_time(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "plain" / "seed-3"
-    first = Claim.of(run)
-    assert first is not None
-    with first:
+    with claim_of(run):
         assert Claim.of(run) is None
-        other = Claim.of(run.with_name("seed-4"))
-        assert other is not None
-        with other:
+        with claim_of(run.with_name("seed-4")):
             pass
-    again = Claim.of(run)
-    assert again is not None
-    with again:
+    with claim_of(run):
         assert not run.exists()  # the claim is beside it
 
 
@@ -319,9 +305,7 @@ def test_failures_of_a_run_stay_with_its_claim(tmp_path: Path) -> None:
     run = tmp_path / "seed-3"
     assert failures(run) == []
     for failure in (Failure(reason="no quorum", seconds=2.5), Failure(reason="NaN\nin a model", seconds=1.0)):
-        claim = Claim.of(run)
-        assert claim is not None
-        with claim:
+        with claim_of(run) as claim:
             claim.note(failure)
     with opened(tmp_path / ".seed-3.claim") as file:
         file.write('{"reason": "x", "seconds": NaN}\n{"reason": "x", "seconds": "2"}\n')

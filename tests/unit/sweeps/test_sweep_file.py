@@ -11,12 +11,8 @@ import yaml
 from emulator.commands import main as cli
 from emulator.sweeps.file import Place, Sweep, load_sweep, sweep_of
 from fedstrata.errors import ExperimentError
+from tests.support.tiny_sweeps import BASE
 
-BASE = {
-    "name": "tiny",
-    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
-    "method": {"name": "random", "clusters": 1},
-}
 Write = Callable[..., Path]
 
 

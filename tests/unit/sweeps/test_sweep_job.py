@@ -26,18 +26,13 @@ from emulator.sweep_jobs.reader import make_server
 from emulator.sweep_jobs.records import BegunRuns, fetch_record
 from emulator.sweep_jobs.refusals import check
 from emulator.sweep_jobs.storage import ClaimStorage
-from emulator.sweeps.claims import Claim, Failure
+from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.store import SharedFolder
 from fedstrata.errors import AccountError, AddressError, ExperimentError, PayloadError, RunStoppedError
-from tests.support.record_files import write_record
+from tests.support.tiny_sweeps import BASE, claim_of, write_run
 
-BASE: dict[str, Any] = {
-    "name": "tiny",
-    "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
-    "method": {"name": "random", "clusters": 1},
-}
 RUN = Path("runs/base/seed-3")
 SHARED = ClaimStorage("shared")
 
@@ -136,11 +131,8 @@ def test_options_that_do_not_go_together_are_refused(
 def finish(out: Path, loaded: Sweep, index: int, mean: float = 0.86) -> None:
     """What a pod leaves of a run."""
     run = loaded.runs[index]
-    claim = Claim.of(out / run.path)
-    assert claim is not None
-    with claim:
-        folder = write_record(out / run.path, seed=run.seed, accuracy={"mean": mean})
-        (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
+    with claim_of(out / run.path):
+        folder = write_run(out, run, accuracy={"mean": mean})
         (folder / "report.html").write_text("<p>of pods")
         (folder / "models").mkdir()
         (folder / "models" / "lps-0.safetensors").write_bytes(bytes(3_000_000))
@@ -184,9 +176,7 @@ def test_records_do_not_come_through_a_proxy(tmp_path: Path, monkeypatch: pytest
 
 
 def test_failures_arrive_with_their_reason(tmp_path: Path) -> None:
-    claim = Claim.of(tmp_path / RUN)
-    assert claim is not None
-    with claim:
+    with claim_of(tmp_path / RUN) as claim:
         claim.note(Failure(reason="no quorum", seconds=2.5))
     with served(make_server(tmp_path, 0)) as address:
         assert BegunRuns.at(address).failure(RUN) == Failure(reason="no quorum", seconds=2.5)
@@ -357,9 +347,7 @@ def test_records_that_do_not_come_after_the_end_of_the_job_are_not_waited_for_fo
 
 def test_a_failed_run_is_told_at_the_end_of_the_job(follower: Follower) -> None:
     finish(follower.pods_folder, sweep(), 0)
-    claim = Claim.of(follower.pods_folder / sweep().runs[1].path)
-    assert claim is not None
-    with claim:
+    with claim_of(follower.pods_folder / sweep().runs[1].path) as claim:
         claim.note(Failure(reason="no quorum", seconds=2.5))
     _, outcome = follower.follow(state(pods=1), state(ended="Failed", reason="BackoffLimitExceeded"))
     assert "1 of 2 runs failed, first base, seed 4: no quorum" in str(outcome.failure)

@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 
 from tests.cluster.conftest import INSTANCE, PERSISTENT, Lab
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def record(lab: Lab) -> Path:
 
 
 def test_the_record_is_the_same_as_on_a_laptop_to_the_bit(record: Path, local_digits: Path) -> None:
-    assert summary(record)["status"] == "completed"
+    assert summary_of(record)["status"] == "completed"
     assert_same_result(record, local_digits)
 
 
@@ -53,12 +53,12 @@ def test_each_tier_is_where_it_was_selected_to_be(lab: Lab, record: Path) -> Non
 
 def test_the_gps_scaled_the_lpss_from_none_to_one_a_cluster_spread_over_the_edge(lab: Lab, record: Path) -> None:
     lpss = lab.pods("lps")
-    assert len(lpss) == len(summary(record)["clusters"]) == 3
+    assert len(lpss) == len(summary_of(record)["clusters"]) == 3
     assert len({pod.spec.node_name for pod in lpss}) == 2
 
 
 def test_each_device_pod_is_labelled_with_its_lps(lab: Lab, record: Path) -> None:
-    lps_of = {device: lps for lps, devices in summary(record)["clusters"].items() for device in devices}
+    lps_of = {device: lps for lps, devices in summary_of(record)["clusters"].items() for device in devices}
     labels = {pod.metadata.name: pod.metadata.labels.get("fedstrata.io/lps") for pod in lab.pods("device")}
     assert labels == {f"lab-fedstrata-device-{index}": lps_of[f"device-{index:03d}"] for index in range(10)}
 

@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.stream import stream
 
 from tests.cluster.conftest import Lab
-from tests.support.records import summary
+from tests.support.records import summary_of
 
 IMAGE = os.environ.get("FEDSTRATA_ARM64_IMAGE", "")
 LAST = 9  # the index of the device that the release leaves to the arm64 pod
@@ -78,7 +78,7 @@ def test_an_arm64_device_takes_part_in_a_completed_run(lab: Lab, board: Any) -> 
     assert machine.strip() == "aarch64"
     folder = lab.folder / "mixed"
     lab.here("collect", "--out", str(folder), "--quiet", release="mixed")
-    found = summary(folder)
+    found = summary_of(folder)
     assert found["status"] == "completed"
     assert found["excluded"] == []
     assert f"device-{LAST:03d}" in {device for devices in found["clusters"].values() for device in devices}

@@ -17,7 +17,7 @@ import yaml
 from kubernetes.stream import stream
 
 from tests.cluster.conftest import Lab
-from tests.support.records import summary
+from tests.support.records import summary_of
 
 # The query of docs/metrics.md.
 PER_TIER = 'sum by (link, direction) (fedstrata_link_bytes_total{end="parent"})'
@@ -103,7 +103,7 @@ def _scraped_after_the_end(prometheus: Prometheus) -> dict[tuple[str, str], floa
 
 
 def test_the_documented_query_gives_the_records_bytes(prometheus: Prometheus, record: Path) -> None:
-    expected = {(link, way): n for link, ways in summary(record)["bytes"].items() for way, n in ways.items()}
+    expected = {(link, way): n for link, ways in summary_of(record)["bytes"].items() for way, n in ways.items()}
     assert _scraped_after_the_end(prometheus) == expected
 
 
@@ -117,7 +117,7 @@ def test_the_record_is_within_two_percent_of_the_pods_interfaces(lab: Lab, recor
         )  # fmt: skip
         into, out = (int(number) for number in said.split())
         received, sent = received + into, sent + out
-    found = summary(record)["bytes"]
+    found = summary_of(record)["bytes"]
     counted_in = found["device-lps"]["up"] + found["lps-gps"]["down"]
     counted_out = found["device-lps"]["down"] + found["lps-gps"]["up"]
     assert counted_in == pytest.approx(received, rel=0.02)

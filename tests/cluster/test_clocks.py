@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.cluster.conftest import Lab, run_here
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 50Mbit/s, down_rate: 100Mbit/s, latency: 15ms}, "
@@ -30,7 +30,7 @@ def virtual(lab: Lab) -> Path:
 def test_the_virtual_clock_says_the_same_in_pods_as_on_a_laptop_to_the_nanosecond(virtual: Path, lab: Lab) -> None:
     here = run_here(lab.folder / "virtual-here", *VIRTUAL)
     assert_same_result(virtual, here)
-    assert summary(virtual)["virtual"] == summary(here)["virtual"]  # with the SHA-256 of timeline.csv
+    assert summary_of(virtual)["virtual"] == summary_of(here)["virtual"]  # with the SHA-256 of timeline.csv
     for name in ("timeline.csv", "flows.csv", "waits.csv"):
         assert (virtual / name).read_bytes() == (here / name).read_bytes()
 
@@ -44,7 +44,7 @@ def test_links_are_paced_in_pods_without_a_right_of_their_own_and_change_no_bit(
         for name, tensor in load_file(path).items():
             assert np.array_equal(tensor, found[name])
     links = (lab.folder / "real" / "links.csv").read_text().splitlines()
-    assert len(links) == 1 + summary(lab.folder / "real")["real"]["links"]
+    assert len(links) == 1 + summary_of(lab.folder / "real")["real"]["links"]
     for pod in lab.pods("lps", release="real") + lab.pods("device", release="real"):
         assert all(container.security_context.capabilities.add is None for container in pod.spec.containers)
 
@@ -63,9 +63,9 @@ def test_questions_broadcasts_and_a_shared_link_that_changes_take_their_time_in_
     lab.up("experiments/digits.yaml", sets=(*ASKED, "clock=real"), release="asked")
     lab.here("collect", "--out", str(lab.folder / "asked"), "--quiet", release="asked")
     here = run_here(lab.folder / "asked-virtual", *ASKED, "clock=virtual")
-    assert summary(lab.folder / "asked")["model_sha256"].keys() == summary(here)["model_sha256"].keys()
+    assert summary_of(lab.folder / "asked")["model_sha256"].keys() == summary_of(here)["model_sha256"].keys()
     for path in sorted((here / "models").iterdir()):
         found = load_file(lab.folder / "asked" / "models" / path.name)
         for name, tensor in load_file(path).items():
             assert np.array_equal(tensor, found[name])
-    assert summary(lab.folder / "asked")["real"]["links"] > 0
+    assert summary_of(lab.folder / "asked")["real"]["links"] > 0

@@ -12,7 +12,7 @@ import yaml
 from fedstrata.methods.registry import NAMES
 from tests.cluster.conftest import Lab, run_here
 from tests.support.every_method import MODELS, experiment_of
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 ALONE: dict[str, Any] = {"device": {"devicesPerPod": 1}}
 PACKED: dict[str, Any] = {"device": {"devicesPerPod": 3}}
@@ -58,6 +58,6 @@ def test_three_models_in_three_pods_exchange_scores(lab: Lab) -> None:
     there, here = there_and_here(lab, SCORES, "scores-alone", ALONE)
     assert_same_result(there, here)
     assert len(lab.pods("device", "scores-alone")) == 3
-    assert len(set(summary(there)["personal_sha256"].values())) == 3
+    assert len(set(summary_of(there)["personal_sha256"].values())) == 3
     assert yaml.safe_load((there / "experiment.yaml").read_text())["architectures"] != []
     lab.here("down", release="scores-alone")

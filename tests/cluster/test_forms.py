@@ -8,7 +8,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from tests.cluster.conftest import PERSISTENT, Lab
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 PACKED = {"device": {"devicesPerPod": 5}}
 
@@ -25,13 +25,13 @@ def test_several_devices_to_a_pod_give_the_same_record_before_and_after_another_
 
     lab.up("experiments/digits.yaml", packed, sets=("training.global_rounds=2", "seed=7"), release="packed")
     lab.here("collect", "--out", str(second), "--quiet", release="packed")
-    assert summary(second)["run_id"] != summary(first)["run_id"]
-    assert summary(second)["rounds"] == 2
+    assert summary_of(second)["run_id"] != summary_of(first)["run_id"]
+    assert summary_of(second)["rounds"] == 2
 
     lab.up("experiments/digits.yaml", packed, release="packed")  # the first again: its record is on the volume
     lab.here("collect", "--out", str(again), "--quiet", release="packed")
     assert_same_result(again, first)
-    assert summary(again)["wall_seconds"] == summary(first)["wall_seconds"]  # not run anew
+    assert summary_of(again)["wall_seconds"] == summary_of(first)["wall_seconds"]  # not run anew
     lab.here("down", release="packed")
 
 
@@ -40,7 +40,7 @@ def test_a_gps_that_may_not_scale_goes_on_where_the_clusters_are_fixed(lab: Lab)
     lab.up("experiments/digits.yaml", values, sets=("method.clusters=3", "training.global_rounds=1"), release="fixed")
     folder = lab.folder / "fixed"
     lab.here("collect", "--out", str(folder), "--quiet", release="fixed")
-    assert summary(folder)["status"] == "completed"
+    assert summary_of(folder)["status"] == "completed"
     assert {pod.metadata.labels.get("fedstrata.io/lps") for pod in lab.pods("device", "fixed")} == {None}
     lab.here("down", release="fixed")
 
@@ -80,6 +80,6 @@ def test_boards_train_on_the_data_of_their_own_nodes(lab: Lab, boards: tuple[Pat
     lab.up(experiment, values, release="boards")
     folder = lab.folder / "boards"
     lab.here("collect", "--out", str(folder), "--quiet", release="boards")
-    assert summary(folder)["clusters"] == {"lps-0": nodes}
+    assert summary_of(folder)["clusters"] == {"lps-0": nodes}
     assert [pod.spec.node_name for pod in lab.pods("device", "boards")] != []
     lab.here("down", release="boards")

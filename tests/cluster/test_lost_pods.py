@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import LONG, PERSISTENT, Lab
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 STOP, START = os.environ.get("FEDSTRATA_STOP_NODE", ""), os.environ.get("FEDSTRATA_START_NODE", "")
 DEADLINES = ("deadlines.lps.deadline_s=30", "deadlines.gps.deadline_s=20", "deadlines.gps.quorum_ratio=0.3")
@@ -65,7 +65,7 @@ def test_the_devices_of_lpss_on_a_lost_node_are_adopted_and_the_run_completes(la
     folder = lab.folder / "node"
     with without_node(lab, lost):
         lab.here("collect", "--out", str(folder), "--quiet", release="node")
-    found = summary(folder)
+    found = summary_of(folder)
     assert found["status"] == "completed"
     gone = {name for name, node in nodes.items() if node == lost}
     assert {entry["cluster"] for entry in found["adoptions"]} == gone, (found["adoptions"], found["excluded"])

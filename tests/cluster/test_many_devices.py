@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.suite.observed import TICKS
 from tests.cluster.conftest import VALUES, Lab
-from tests.support.records import summary
+from tests.support.records import summary_of
 
 DATA_SETS = os.environ.get("FEDSTRATA_DATA_SETS", "")
 DEVICES, PODS = (int(os.environ.get(*each)) for each in (
@@ -94,7 +94,7 @@ def test_thousands_of_devices_in_a_few_pods_complete(lab: Lab, tmp_path: Path) -
     print(f"\n{DEVICES} devices in {PODS} pods: ready after {up_s:.0f} s, complete after {completed_s:.0f} s")
     print(table(used))
     lab.fedstrata("collect", *where, "--out", str(out), "--quiet", timeout_s=TIMEOUT_S)
-    found = summary(out)
+    found = summary_of(out)
     print("  ".join(f"{phase} {seconds:.1f} s" for phase, seconds in found["wall_seconds"].items()))
     assert found["status"] == "completed"
     assert found["excluded"] == []

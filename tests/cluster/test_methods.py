@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import LONG, Lab, run_here
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 IFCA = ("method={name: ifca, clusters: 3}", "topology={lps: 3}")
 DITTO = ("method={name: ditto}", *LONG)
@@ -27,7 +27,7 @@ def test_clusters_that_span_three_lpss_have_the_bits_of_a_laptop(
     lab.up("experiments/digits.yaml", PACKED, sets=IFCA, release="ifca")
     there = collected(lab, "ifca")
     assert len(lab.pods("lps", "ifca")) == 3
-    assert len(summary(there)["model_sha256"]) == 3
+    assert len(summary_of(there)["model_sha256"]) == 3
     assert_same_result(there, here)
     lab.here("down", release="ifca")
 
@@ -42,7 +42,7 @@ def test_a_device_pod_that_is_deleted_in_training_goes_on_with_the_models_on_its
     lab.core.delete_namespaced_pod(victim.name, lab.namespace, grace_period_seconds=0)
     there = collected(lab, "ditto")
     assert lab.pods("device", "ditto")[0].metadata.uid != victim.uid
-    assert len(summary(there)["personal_sha256"]) == 10
+    assert len(summary_of(there)["personal_sha256"]) == 10
     assert_same_result(there, here)
     lab.here("down", release="ditto")
     assert "state-ditto-fedstrata-device-0" not in lab.claims()

@@ -21,7 +21,7 @@ import yaml
 from kubernetes import client
 
 from tests.cluster.conftest import LONG, PERSISTENT, VALUES, Lab, lasting
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 BLOCK, ALLOW = os.environ.get("FEDSTRATA_BLOCK_API", ""), os.environ.get("FEDSTRATA_ALLOW_API", "")
 AWAY_S = 60
@@ -66,7 +66,7 @@ def test_an_api_that_is_away_at_grouping_delays_the_run_and_changes_no_bit(lab: 
     folder = lab.folder / "away"
     lab.here("collect", "--out", str(folder), "--quiet", release="away")
     assert_same_result(folder, local_digits)
-    lps_of = {device: lps for lps, devices in summary(folder)["clusters"].items() for device in devices}
+    lps_of = {device: lps for lps, devices in summary_of(folder)["clusters"].items() for device in devices}
     wanted = {f"away-fedstrata-device-{index}": lps_of[f"device-{index:03d}"] for index in range(10)}
     _wait(lambda: label_of_pods(lab, "away") == wanted)
     assert {"Grouped", "RunCompleted"} <= {e.reason for e in lab.core.list_namespaced_event(lab.namespace).items}
@@ -196,7 +196,7 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     sets_given = [part for pair in sets for part in ("--set", pair)]
     lab.here("up", "experiments/digits.yaml", *sets_given, "--values", str(path), "--again", release="again")
     lab.here("collect", "--out", str(lab.folder / "again"), "--quiet", release="again")
-    assert summary(lab.folder / "again")["status"] == "completed"
+    assert summary_of(lab.folder / "again")["status"] == "completed"
     with lab.waiting("complete", "again") as wait:
         assert wait.wait(timeout=30) == 0
     _wait(lambda: lab.pods("device", "again") == [] and lab.pods("lps", "again") == [])
@@ -264,7 +264,7 @@ def test_whoever_has_rights_in_one_namespace_only_installs_collects_and_removes(
     said = lab.here("up", "experiments/digits.yaml", "--values", _values(lab), *bare, *mine, release="tenant")
     assert "gps.rbac.recordEvents is set to false" in said
     lab.here("collect", "--out", str(tmp_path / "record"), "--quiet", *mine, release="tenant")
-    assert summary(tmp_path / "record")["status"] == "completed"
+    assert summary_of(tmp_path / "record")["status"] == "completed"
     lab.here("down", *mine, release="tenant")
 
 

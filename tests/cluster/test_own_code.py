@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.cluster.conftest import ROOT, VALUES, Lab, run_here
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 TORCH_TAG = os.environ.get("FEDSTRATA_TORCH_TAG", "")
 
@@ -50,7 +50,7 @@ def test_a_file_given_with_the_experiment_is_imported_in_the_pods(lab: Lab, tmp_
     lab.here("up", str(experiment), "--code", str(code), "--values", str(values), release="own")
     folder = lab.folder / "own"
     lab.here("collect", "--out", str(folder), "--quiet", release="own")
-    assert summary(folder)["status"] == "completed"
+    assert summary_of(folder)["status"] == "completed"
     lab.here("down", release="own")
 
 

@@ -15,7 +15,7 @@ import pytest
 from kubernetes.stream import stream
 
 from tests.cluster.conftest import LONG, PERSISTENT, Lab
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 # What passes in the clear without TLS: an identity of a device, and the name of a call.
 SPOKEN = (b"device-003", b"/fedstrata.v1.")
@@ -53,7 +53,7 @@ def record(lab: Lab) -> Path:
 
 
 def test_without_a_word_a_release_is_encrypted_and_its_result_the_same(record: Path, local_digits: Path) -> None:
-    assert summary(record)["status"] == "completed"
+    assert summary_of(record)["status"] == "completed"
     assert_same_result(record, local_digits)
 
 

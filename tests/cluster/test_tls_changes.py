@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Lab
-from tests.support.records import summary
+from tests.support.records import summary_of
 
 # Slow links make training last longer than what is changed in it: 600 LPS rounds of at least 2 × 0.4 s, eight minutes.
 SLOWED = ("training.global_rounds=300", "clock=real", "links={device-lps: {latency: 400ms}}")
@@ -58,8 +58,8 @@ def test_an_authority_is_changed_under_a_run_without_a_round_lost(lab: Lab) -> N
     folder = lab.folder / "changed"
     where = ("--namespace", lab.namespace, "--release", "lab")
     lab.fedstrata("collect", *where, "--out", str(folder), "--quiet", timeout_s=900)
-    assert summary(folder)["status"] == "completed"
-    assert summary(folder)["excluded"] == []
+    assert summary_of(folder)["status"] == "completed"
+    assert summary_of(folder)["excluded"] == []
     assert {pod: LOST & set(told) for pod, told in said.items() if LOST & set(told)} == {}
     restarts = [pod.status.container_statuses[0].restart_count for tier in ("gps", "lps") for pod in lab.pods(tier)]
     assert set(restarts) == {0}
@@ -76,7 +76,7 @@ def test_a_revoked_lps_loses_its_cluster_to_another_and_a_revoked_list_stays_at_
     assert (adopted["cluster"], adopted["was"]) == ("lps-1", "lps-1")
     folder = lab.folder / "revoked"
     lab.here("collect", "--out", str(folder), "--quiet")
-    assert summary(folder)["status"] == "completed"
+    assert summary_of(folder)["status"] == "completed"
     secret = lab.core.read_namespaced_secret("lab-tls-revoked", lab.namespace)
     assert set(secret.data) == {"revoked.txt"}
     lab.here("down")

@@ -22,7 +22,7 @@ from emulator.cluster.helm import Helm
 from emulator.cluster.release import Release
 from emulator.shipped.share import CHART
 from tests.cluster.conftest import LONG, Lab
-from tests.support.records import assert_same_result, summary
+from tests.support.records import assert_same_result, summary_of
 
 OTHER_TAG = os.environ.get("FEDSTRATA_OTHER_TAG", "")
 ON_VOLUMES: dict[str, Any] = {
@@ -73,7 +73,7 @@ def check_completes(lab: Lab, release: str, undisturbed: Path) -> None:
     folder = lab.folder / release
     lab.here("collect", "--out", str(folder), "--quiet", release=release)
     assert_same_result(folder, undisturbed)
-    assert summary(folder)["excluded"] == []
+    assert summary_of(folder)["excluded"] == []
     lab.here("down", "--delete-records", "--yes", release=release)
 
 
@@ -187,7 +187,7 @@ def test_a_run_that_another_has_replaced_goes_on_where_it_stood_when_its_experim
     assert lab.status("replaced")["run_id"] == stood["run_id"]
     lab.here("up", *other, "--replace", release="replaced")
     lab.here("collect", "--out", str(lab.folder / "other"), "--quiet", release="replaced")
-    assert summary(lab.folder / "other")["status"] == "completed"
+    assert summary_of(lab.folder / "other")["status"] == "completed"
     lab.here("up", *first, release="replaced")
     assert lab.status("replaced")["global_round"] >= stood["global_round"]
     check_completes(lab, "replaced", local_long_digits)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.programs import Program
+from tests.support.records import summary_of
 
 SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "moves", "excluded", "virtual")
 
@@ -26,7 +27,7 @@ def disturbed(text: str, faults: Sequence[dict[str, object]], processes: int, fo
 def assert_same(one: Path, other: Path) -> None:
     """Two runs are the same to the bit and the nanosecond."""
     assert (one / "timeline.csv").read_bytes() == (other / "timeline.csv").read_bytes()
-    said = [json.loads((folder / "summary.json").read_text()) for folder in (one, other)]
+    said = [summary_of(folder) for folder in (one, other)]
     for summary in said:
         summary["excluded"].sort(key=json.dumps)  # rows are in the order in which LPSs have told
     for key in SAME:

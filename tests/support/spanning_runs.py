@@ -1,11 +1,14 @@
-"""Runs whose clusters span LPSs, of real processes, left alone or killed."""
+"""Runs whose clusters span LPSs: of real processes, some of which are killed, and left alone in the test's own."""
 
 import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fedstrata.experiment_file import parse_experiment
 from tests.support.programs import Program
+from tests.support.records import summary_of
+from tests.support.tiers import run_in_process
 
 # Five devices with 60 or 50 examples each, so that they do not count alike.
 EXPERIMENT = """
@@ -48,9 +51,17 @@ def ended(program: Program) -> dict[str, Any]:
     return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
 
 
+def left_alone(folder: Path, text: str) -> dict[str, Any]:
+    """The summary of a run in the test's own process, with its record's folder."""
+    record = run_in_process(parse_experiment(text), folder).folder
+    summary: dict[str, Any] = summary_of(record)
+    assert summary["status"] == "completed", summary["reason"]
+    return {**summary, "folder": record}
+
+
 def weights_sha256(folder: Path) -> dict[str, str]:
     """The digests of the clusters' models, as the record has them."""
-    digests: dict[str, str] = json.loads((folder / "summary.json").read_text())["model_sha256"]
+    digests: dict[str, str] = summary_of(folder)["model_sha256"]
     return digests
 
 

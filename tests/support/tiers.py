@@ -5,7 +5,6 @@ so that a test can hold a call back, make a device lie, or look at a meter. `pro
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
 from tests.support.loop_time import Ahead
+from tests.support.records import summary_of
 
 ANY_PORT = "127.0.0.1:0"
 # Five devices, two tasks, one global round of two LPS rounds: the least that shows all three tiers.
@@ -268,7 +268,7 @@ def run_in_process(experiment: Experiment, folder: Path, **kinds: Any) -> RunRec
 
 def outcome(folder: Path) -> dict[str, Any]:
     """What two runs of one experiment must have in common, bit for bit."""
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_of(folder)
     return {
         "clusters": summary["clusters"],
         "relevance.csv": (folder / "relevance.csv").read_text(),

@@ -1,7 +1,6 @@
 """How many bytes devices send does not depend on which device of a process comes first."""
 
 import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from device.agent import DeviceAgent
 from device.rounds import DeviceRounds
 from device.work import DeviceProcess
+from tests.support.records import summary_of
 from tests.support.tiers import Tiers, small
 
 
@@ -47,7 +47,7 @@ async def model_bytes(folder: Path, of: type[DeviceAgent]) -> int:
             last = index == experiment.device_count - 1
             tiers.start_device(host if of is Behind else await tiers.host(), index, of if last else DeviceAgent)
         record = await tiers.ended()
-    summary = json.loads((record.folder / "summary.json").read_text())
+    summary = summary_of(record.folder)
     return int(summary["bytes_by_kind"]["device-lps"]["model"]["up"])
 
 

@@ -2,7 +2,6 @@
 completes by its deadlines, and names who was missing and when."""
 
 import asyncio
-import csv
 import json
 import signal
 from collections import Counter
@@ -25,6 +24,7 @@ from fedstrata.process.fault_points import VARIABLE
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.programs import Program, events
+from tests.support.records import rows_of, summary_of
 
 pytestmark = pytest.mark.kills
 
@@ -128,7 +128,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         backend = asyncio.run(conducted(folder, programs))
         yield Ended(
             folder=folder,
-            summary=json.loads((folder / "summary.json").read_text()),
+            summary=summary_of(folder),
             first_exits=[program.end() for program in backend.first_lives],
             second_exits=[program.end() for program in backend.second_lives],
         )
@@ -172,8 +172,7 @@ def test_the_killed_died_in_the_open_round_and_took_part_again_when_they_were_ba
     assert ended.first_exits == [-signal.SIGKILL] * len(KILLED)
     assert ended.second_exits == [0] * len(KILLED)
     assert all(LAST_ROUND not in stages for stages in ended.excluded(names_of(KILLED)).values())
-    with (ended.folder / "rounds.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(ended.folder, "rounds.csv")
     by_round = Counter[str]()
     for row in rows:
         by_round[row["lps_round"]] += int(row["devices"])

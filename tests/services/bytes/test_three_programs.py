@@ -1,6 +1,5 @@
 """A run of three programs with a large model: what they serve and count, and gps and lps in it without torch."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from tests.support.programs import (
     wait_for_record,
     wait_for_serving,
 )
+from tests.support.records import summary_of
 
 # 64 × 40,000 + 40,000 + 40,000 × 10 + 10 weights of 4 bytes: 12 MB, 10.4 MB of them in the shared layer.
 BIG = """
@@ -81,7 +81,7 @@ def big_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
             http={"gps": at_gps["http"], "lps": at_lps["http"], "device": at_device["http"]},
             grpc={"gps": at_gps["grpc"], "lps": at_lps["grpc"]},
             idle_status=idle_status,
-            summary=json.loads((folder / "gps" / run_id / "record" / "summary.json").read_text()),
+            summary=summary_of(folder / "gps" / run_id / "record"),
         )
 
 

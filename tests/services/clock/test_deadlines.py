@@ -1,13 +1,12 @@
 """Processes that stand still for longer than a deadline: left out, named, not counted twice, and welcome back."""
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.programs import Program, events
+from tests.support.records import rows_of, summary_of
 
 pytestmark = pytest.mark.kills
 
@@ -48,13 +47,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def excluded(record: Path, name: str) -> list[str]:
-    summary = json.loads((record / "summary.json").read_text())
+    summary = summary_of(record)
     return [gone["from"] for gone in summary["excluded"] if gone["device"] == name]
 
 
 def rows(record: Path) -> list[dict[str, Any]]:
-    with (record / "rounds.csv").open() as file:
-        return list(csv.DictReader(file))
+    return rows_of(record, "rounds.csv")
 
 
 def test_a_device_that_stood_still_is_excluded_from_those_rounds_by_name(record: Path) -> None:
@@ -70,7 +68,7 @@ def test_an_lps_that_stood_still_is_excluded_from_those_global_rounds_by_name(re
 def test_both_are_there_again_at_the_end(record: Path) -> None:
     assert "round 60" not in excluded(record, "device-003")
     assert "global round 60" not in excluded(record, "lps-0")
-    assert set(json.loads((record / "summary.json").read_text())["model_sha256"]) == {"lps-0", "lps-1"}
+    assert set(summary_of(record)["model_sha256"]) == {"lps-0", "lps-1"}
 
 
 def test_nobody_counts_twice(record: Path) -> None:
@@ -99,7 +97,7 @@ def test_the_missing_are_named_once_a_round_in_the_log_of_who_waited(record: Pat
 
 
 def test_the_devices_of_the_lps_that_stood_still_trained_on_at_the_other(record: Path) -> None:
-    adoptions = json.loads((record / "summary.json").read_text())["adoptions"]
+    adoptions = summary_of(record)["adoptions"]
     assert (adoptions[0]["cluster"], adoptions[0]["by"]) == ("lps-0", "lps-1")
 
 
@@ -110,6 +108,6 @@ def test_a_parent_that_stood_still_leaves_nobody_out(tmp_path: Path) -> None:
     words = ("run", str(tmp_path / "paused.yaml"), "--out", str(tmp_path / "run"), "--device-processes", "4", "--quiet")
     with Program("emulator", *words, log=tmp_path / "log") as program:
         assert program.end() == 0, (tmp_path / "log").read_text()
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "run")
     assert "did not happen" not in (tmp_path / "run" / "logs" / "faults.log").read_text()
     assert (summary["excluded"], summary["adoptions"]) == ([], [])

@@ -1,6 +1,5 @@
 """Runs in which devices join once the others are grouped: whenever they come, and whoever is killed, it is one run."""
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from emulator.results.measures import NEWCOMERS as OF_NEWCOMERS
 from emulator.results.measures import Measures
 from emulator.results.record import RunRecord
 from fedstrata.tasks import CLASSIFICATION
+from tests.support.records import rows_of
 from tests.support.spanning_runs import disturbed
 from tests.support.tiers import Clock, Tiers, outcome, run_in_process, small, whole_run
 
@@ -24,8 +24,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
 
 def devices_by_round(record: RunRecord) -> dict[str, list[int]]:
     """How many devices each cluster had in each of its LPS rounds."""
-    with (record.folder / "rounds.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(record.folder, "rounds.csv")
     return {name: [int(row["devices"]) for row in rows if row["lps_id"] == name] for name in record.summary.clusters}
 
 

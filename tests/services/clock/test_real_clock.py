@@ -1,6 +1,5 @@
 """The real clock of whole runs: links and boards take their time, and nothing that is learned changes."""
 
-import csv
 import hashlib
 import json
 from pathlib import Path
@@ -10,6 +9,7 @@ from safetensors.numpy import load_file
 
 from emulator.results.record import load_record
 from emulator.results.waits import picture
+from tests.support.records import rows_of, summary_of
 from tests.support.tiers import run_in_process, small
 
 LINKS = (
@@ -22,7 +22,7 @@ LARGE = "model.hidden=[1100]"  # 330 kB: in pieces, where SMALL's model is one m
 
 def digests_of(folder: Path) -> dict[str, str]:
     """The digests that a record names, each worked out again from its file, as docs/reference/record.md says."""
-    told: dict[str, str] = json.loads((folder / "summary.json").read_text())["model_sha256"]
+    told: dict[str, str] = summary_of(folder)["model_sha256"]
     assert told
     for name, sha256 in told.items():
         digest = hashlib.sha256()
@@ -53,13 +53,8 @@ def test_neither_clock_nor_energy_change_what_clusters_learn_in_pieces(run: Path
     assert digests_of(run) == digests_of(run_in_process(small(LARGE), tmp_path).folder)
 
 
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    with (folder / "links.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_every_link_is_told_with_what_was_configured_and_achieved(run: Path) -> None:
-    rows = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run)}
+    rows = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run, "links.csv")}
     devices = [f"device-00{index}" for index in range(5)]
     assert {child for link, way, child in rows if (link, way) == ("device-lps", "down")} == set(devices)
     assert {child for link, way, child in rows if (link, way) == ("device-lps", "up")} == set(devices)
@@ -75,7 +70,7 @@ def test_every_link_is_told_with_what_was_configured_and_achieved(run: Path) -> 
 
 def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> None:
     waits = load_record(run).waits
-    took = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run)}
+    took = {(row["link"], row["direction"], row["child"]): row for row in rows_of(run, "links.csv")}
     for name in ("device-000", "device-004"):
         own = [row for row in waits if row.child == name]
         assert [row.lps_round for row in own] == [1, 2]
@@ -92,10 +87,9 @@ def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> No
 
 
 def test_energy_is_of_bytes_and_times_as_they_were_measured(run: Path) -> None:
-    with (run / "energy.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["device"] == "device-004" and row["tier"] == "lps"]
+    rows = [row for row in rows_of(run, "energy.csv") if row["device"] == "device-004" and row["tier"] == "lps"]
     waits = [row for row in load_record(run).waits if row.child == "device-004"]
-    (up,) = [row for row in rows_of(run) if (row["direction"], row["child"]) == ("up", "device-004")][-1:]
+    (up,) = [row for row in rows_of(run, "links.csv") if (row["direction"], row["child"]) == ("up", "device-004")][-1:]
     bits = 8 * int(up["bytes"])
     assert [row["lps_round"] for row in rows] == ["1", "2"]
     expected = 0.28317e-6 * bits + 0.13286 * sum(row.up_s for row in waits)
@@ -107,8 +101,8 @@ def test_energy_is_of_bytes_and_times_as_they_were_measured(run: Path) -> None:
 
 
 def test_the_summary_says_how_many_links_were_outside(run: Path) -> None:
-    real = json.loads((run / "summary.json").read_text())["real"]
-    rows = rows_of(run)
+    real = summary_of(run)["real"]
+    rows = rows_of(run, "links.csv")
     assert real["links"] == len(rows)
     assert real["outside"] == sum(bool(row["outside"]) for row in rows)
 

@@ -1,6 +1,5 @@
 """Questions in rounds, and broadcasts, on the real clock: what is learned is what the virtual one learns."""
 
-import csv
 import json
 from collections import Counter
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from tests.support.every_method import EXPERIMENT, OPTIONS
 from tests.support.programs import Program
+from tests.support.records import rows_of, summary_of
 from tests.support.tiers import run_in_process
 
 LINKS = (
@@ -35,11 +35,6 @@ def experiment_of(clock: str, method: str, links: str, *changes: str) -> Experim
     chosen = json.dumps({"name": method, **OPTIONS.get(method, {})})
     said = (f"method={chosen}", f"clock={clock}", f"links={links}", "compute={per_example: 100us}", "topology={lps: 2}")
     return parse_experiment(EXPERIMENT, overrides=[*said, *changes])
-
-
-def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
-    with (folder / name).open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def both(folder: Path, method: str, links: str, *changes: str) -> tuple[RunRecord, RunRecord]:
@@ -149,6 +144,6 @@ def test_whatever_is_killed_models_are_the_same_to_the_bit(tmp_path: Path) -> No
         lines = list(program.lines())
         assert program.end() == 0, log.read_text()
     assert len([line for line in lines if line["event"] == "restart"]) == len(KILLS)
-    said = [json.loads((folder / "summary.json").read_text()) for folder in (out, calm)]
+    said = [summary_of(folder) for folder in (out, calm)]
     for key in ("model_sha256", "personal_sha256", "device_accuracy", "replanned"):
         assert said[0][key] == said[1][key]

@@ -1,6 +1,5 @@
 """Deadlines where devices share their edge's link: who is late is a function of the file, whatever happens."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from tests.support.disturbed import assert_same, disturbed
 from tests.support.every_method import EXPERIMENT, OPTIONS
+from tests.support.records import rows_of, summary_of
 from tests.support.spanning_runs import weights_sha256
 from tests.support.tiers import run_in_process, small
 
@@ -41,13 +41,8 @@ FAULTS: list[dict[str, object]] = [
 ]
 
 
-def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
-    with (folder / name).open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def excluded(folder: Path) -> set[tuple[str, str]]:
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_of(folder)
     return {(each["device"], each["from"]) for each in summary["excluded"]}
 
 

@@ -1,6 +1,5 @@
 """A run by `fedstrata run` in several processes: it is the run in one process, and all count the same bytes."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from emulator.results.record import RunRecord
 from tests.support.programs import LINKS, Counts, Program, events, total_bytes
+from tests.support.records import summary_of
 from tests.support.tiers import outcome, run_in_process, small
 
 EXPERIMENT = small("training.optimiser.state=kept", "training.lps_optimiser={name: momentum}")
@@ -58,7 +58,7 @@ def counted_by_all(run: FinishedRun) -> Counts:
 
 def test_the_records_bytes_are_the_sum_of_what_the_parents_counted(finished: FinishedRun) -> None:
     counts = counted_by_all(finished)
-    recorded = json.loads((finished.folder / "summary.json").read_text())["bytes"]
+    recorded = summary_of(finished.folder)["bytes"]
     assert recorded == {
         link: {way: total_bytes(counts, link, way, "parent") for way in ("up", "down")} for link in LINKS
     }

@@ -12,6 +12,7 @@ import pytest
 from tests.support.hand_started import Processes
 from tests.support.programs import REPOSITORY
 from tests.support.prometheus import BINARY, OF_RELEASE, STEP_S, Prometheus
+from tests.support.records import summary_of
 
 pytestmark = [
     pytest.mark.runs,
@@ -101,7 +102,7 @@ def watched(folder: Path) -> Iterator[Watched]:
         until = prometheus.until(f"count(up == 1 and timestamp(up) > {over}) == {len(scraped)}")
         names = {name: prometheus.label_values(name, "fedstrata_run_info") for name in OF_RELEASE}
         at_the_end = asked(prometheus, since, until + STEP_S)
-        summary = json.loads((run.record() / "summary.json").read_text())
+        summary = summary_of(run.record())
         yield Watched(summary=summary, at_the_end=at_the_end, held_up=held_up, names=names)
 
 

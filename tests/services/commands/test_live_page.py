@@ -8,6 +8,7 @@ from typing import Any
 
 from emulator.results.report.page import document_of
 from gps.page import LivePage
+from tests.support.records import summary_of
 from tests.support.tiers import Tiers, small
 
 
@@ -49,7 +50,7 @@ async def test_a_page_opened_before_the_first_device_follows_the_run_to_its_reco
         record = await tiers.ended()
         await page.close()
         await following
-    summary = json.loads((record.folder / "summary.json").read_text())
+    summary = summary_of(record.folder)
     said = {name.removeprefix("summary/"): value for name, value in reader.parts.items() if name.startswith("summary/")}
     assert said == summary
     assert (reader.parts["live/phase"], reader.parts["live/states"]) == ("completed", "ggggg")

@@ -1,17 +1,15 @@
 """An LPS that stays away beyond the deadline: another adopts its devices, and they go back when it is there again."""
 
-import csv
-import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.hand_started import Processes
 from tests.support.programs import events
+from tests.support.records import rows_of, summary_of
 
 pytestmark = pytest.mark.kills
 
@@ -36,17 +34,12 @@ def experiment(rounds: int) -> str:
     return EXPERIMENT.replace("ROUNDS", str(rounds))
 
 
-def summary_of(record: Path) -> dict[str, Any]:
-    return dict(json.loads((record / "summary.json").read_text()))
-
-
 def handovers(record: Path) -> list[tuple[str, str]]:
     return [(told["cluster"], told["by"]) for told in summary_of(record)["adoptions"]]
 
 
 def rows(record: Path) -> list[dict[str, str]]:
-    with (record / "rounds.csv").open() as file:
-        return list(csv.DictReader(file))
+    return rows_of(record, "rounds.csv")
 
 
 def assert_whole(record: Path) -> None:

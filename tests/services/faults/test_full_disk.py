@@ -1,6 +1,5 @@
 """A disk that fills up: the run stops with the file's name, keeps what it had, and goes on when there is room."""
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ import pytest
 
 from tests.services.faults.test_kills import EXPERIMENT
 from tests.support.programs import Program
+from tests.support.records import summary_of
 
 pytestmark = pytest.mark.kills
 
@@ -49,5 +49,5 @@ def test_a_full_disk_stops_the_run_by_name_and_loses_nothing(tmp_path: Path, sma
         "emulator", "run", str(file), "--out", str(tmp_path / "roomy"), "--quiet", log=tmp_path / "roomy.log"
     ) as program:
         assert program.end() == 0
-    resumed, roomy = (json.loads((f / "summary.json").read_text()) for f in (out, tmp_path / "roomy"))
+    resumed, roomy = (summary_of(f) for f in (out, tmp_path / "roomy"))
     assert resumed["model_sha256"] == roomy["model_sha256"]

@@ -1,7 +1,6 @@
 """A device that comes after grouping finds its place without anybody being grouped again."""
 
 import asyncio
-import csv
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from fedstrata.errors import ExcludedError
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.run import Run
 from gps.servicer import GpsServicer
+from tests.support.records import rows_of
 from tests.support.tiers import Clock, Tiers, small
 
 EXPERIMENT = small(
@@ -84,5 +84,4 @@ async def test_a_late_device_that_nobody_can_place_is_refused_with_the_reason(tm
 
 def devices_by_round(folder: Path, cluster: str) -> list[int]:
     """How many devices a cluster had in each of its LPS rounds."""
-    with (folder / "rounds.csv").open(newline="") as file:
-        return [int(row["devices"]) for row in csv.DictReader(file) if row["lps_id"] == cluster]
+    return [int(row["devices"]) for row in rows_of(folder, "rounds.csv") if row["lps_id"] == cluster]

@@ -1,6 +1,5 @@
 """An LPS that comes back without its files, as a pod without a volume does, or with old ones: its devices help."""
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from tests.support.hand_started import Processes
 from tests.support.programs import events, http_get
+from tests.support.records import summary_of
 
 pytestmark = pytest.mark.kills
 
@@ -26,7 +26,7 @@ training: {global_rounds: 60, lps_rounds_per_global_round: 3, local_steps: 1, ba
 
 
 def models(processes: Processes) -> dict[str, str]:
-    summary = json.loads((processes.record() / "summary.json").read_text())
+    summary = summary_of(processes.record())
     assert summary["status"] == "completed"
     return dict(summary["model_sha256"])
 
@@ -98,7 +98,7 @@ def test_a_run_whose_cluster_is_nowhere_any_more_stops_and_says_so(tmp_path: Pat
         processes.devices("0-3")
         processes.until(lambda status: status.has_record)
     (record,) = (tmp_path / "run" / "gps").glob("*/record")
-    summary = json.loads((record / "summary.json").read_text())
+    summary = summary_of(record)
     assert summary["status"] == "failed"
     assert "none of its devices holds a model" in summary["reason"]
     told = [event["event"] for event in events(tmp_path / "run" / "lps-0.2.log")]

@@ -1,6 +1,5 @@
 """Every method while the GPS, an LPS and a device process are killed: the bits of a run that nobody disturbs."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.registry import NAMES
 from tests.services.methods.test_methods_bits import KEPT
 from tests.support.every_method import experiment_of
+from tests.support.records import summary_of
 from tests.support.spanning_runs import disturbed
 from tests.support.tiers import run_in_process
 
@@ -27,7 +27,7 @@ def test_a_method_whose_processes_are_killed_has_the_bits_of_one_whose_are_not(m
     text = experiment.to_yaml().replace("faults: []\n", "")
     killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
     assert len(killed["restarts"]) == 3
-    undisturbed = json.loads((calm / "summary.json").read_text(encoding="utf-8"))
+    undisturbed = summary_of(calm)
     assert {key: killed[key] for key in KEPT} == {key: undisturbed[key] for key in KEPT}
     assert killed["lost_state"] == []
 

@@ -1,6 +1,5 @@
 """SIGTERM and SIGINT from outside: exit code 0 after the run; before its end that of the signal, and a new life."""
 
-import json
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ import pytest
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 from tests.support.programs import MARK, Program, events, http_get, wait_for_record
+from tests.support.records import summary_of
 from tests.support.tiers import SMALL, run_in_process, small
 
 MANY_ROUNDS = "training.global_rounds=20"
@@ -116,7 +116,7 @@ def test_a_device_process_stopped_from_outside_is_started_again_and_no_bit_chang
         restarts = [(said["process"], said["cause"]) for said in lines if said["event"] == "restart"]
         assert run.end() == 0, run.log_path.read_text()
     assert restarts == [("devices-0-2", "exit code 143")]
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "run")
     undisturbed = run_in_process(small(MANY_ROUNDS), tmp_path / "undisturbed").summary
     assert summary["model_sha256"] == undisturbed.model_sha256
     assert summary["excluded"] == []

@@ -4,7 +4,6 @@ Where a method corrects gradients, the loop adds the term to the loss and lets a
 """
 
 import doctest
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -24,6 +23,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import base
 from fedstrata.models import build_model
 from fedstrata.partitions import DeviceData, device_data
+from tests.support.records import summary_of
 from tests.support.tiers import run_in_process, small
 
 Weights = dict[str, torch.Tensor]
@@ -165,7 +165,7 @@ def by_fedavg() -> Weights:
 
 def summary(record: RunRecord) -> dict[str, Any]:
     """All that the record says in its summary."""
-    found: dict[str, Any] = json.loads((record.folder / "summary.json").read_text())
+    found: dict[str, Any] = summary_of(record.folder)
     return found
 
 

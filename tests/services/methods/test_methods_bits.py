@@ -1,7 +1,6 @@
 """Every method: the same models and accuracies whatever the processes of its devices, and whoever comes first."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from fedstrata.experiment import Experiment
 from fedstrata.methods.registry import NAMES
 from tests.support.every_method import OPTIONS, experiment_of
+from tests.support.records import summary_of
 from tests.support.tiers import Tiers
 
 ORDERS = ([[4, 3, 2, 1, 0]], [[3, 0], [4, 2, 1]], [[2], [4], [0], [3], [1]])  # one, two and five processes
@@ -24,7 +24,7 @@ async def _summary(experiment: Experiment, folder: Path, processes: list[list[in
             for index in indexes:
                 tiers.start_device(host, index)
         record = await tiers.ended()
-    summary = json.loads((record.folder / "summary.json").read_text(encoding="utf-8"))
+    summary = summary_of(record.folder)
     assert summary["status"] == "completed", summary["reason"]
     return {key: summary[key] for key in KEPT}
 

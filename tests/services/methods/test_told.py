@@ -1,6 +1,5 @@
 """What a plan tells all devices is there in every round, whether or not clusters have LPSs of their own."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ from safetensors.numpy import load_file
 
 from fedstrata.experiment_file import parse_experiment
 from tests.support.disturbed import disturbed
+from tests.support.records import summary_of
 from tests.support.tiers import run_in_process
 
 # Weights begin at 0 and grow in each LPS round by the step that the plan tells.
@@ -71,7 +71,7 @@ def test_what_a_plan_tells_is_with_devices_in_every_round(own_code: Path, topolo
 def test_an_lps_that_begins_again_within_a_global_round_tells_it_again(own_code: Path) -> None:
     faults = [{"do": "kill", "process": "lps-0", "at": {"point": "aggregation", "round": 1}}]
     folder = disturbed(EXPERIMENT, faults, 2, own_code)
-    assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
+    assert summary_of(folder)["status"] == "completed"
     model = load_file(folder / "models" / "lps-0.safetensors")
     assert np.concatenate([tensor.ravel() for tensor in model.values()]).tolist() == [1.0] * sum(
         tensor.size for tensor in model.values()

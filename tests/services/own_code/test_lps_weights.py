@@ -1,6 +1,5 @@
 """By how much an LPS counts at the GPS where a global round has several LPS rounds, against a loop in NumPy."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
 from tests.support.disturbed import disturbed
 from tests.support.plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
+from tests.support.records import summary_of
 from tests.support.tiers import run_in_process
 
 # Seven devices of 20 to 90 examples, drawn by the seed, in two clusters that share fc1.
@@ -95,7 +95,7 @@ def test_an_lps_killed_between_lps_rounds_counts_by_what_was_trained_before(tmp_
     for name, happens in (("undisturbed", []), ("killed", faults)):
         (tmp_path / name).mkdir()
         folder = disturbed(text, happens, 2, tmp_path / name)
-        found.append(json.loads((folder / "summary.json").read_text())["model_sha256"])
+        found.append(summary_of(folder)["model_sha256"])
     assert len(found[0]) == 2
     assert found[1] == found[0]
 

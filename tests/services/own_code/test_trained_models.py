@@ -23,6 +23,7 @@ from fedstrata.methods.registry import NAMES
 from fedstrata.partitions import device_data
 from tests.support.every_method import experiment_of
 from tests.support.normed import Normed
+from tests.support.records import summary_of
 from tests.support.tiers import run_in_process
 
 SEED = 5
@@ -63,7 +64,7 @@ def run(folder: Path, *overrides: str) -> Path:
 def altered(folder: Path, copy: Path, override: str, **summary: str) -> Path:
     """Copy a record, with another experiment and changes to its summary."""
     shutil.copytree(folder, copy)
-    said = json.loads((copy / "summary.json").read_text(encoding="utf-8"))
+    said = summary_of(copy)
     (copy / "summary.json").write_text(json.dumps({**said, **summary}), encoding="utf-8")
     (copy / "experiment.yaml").write_text(parse_experiment(TEXT, overrides=[override]).to_yaml(), encoding="utf-8")
     return copy
@@ -122,7 +123,7 @@ def test_predictions_have_the_accuracy_that_devices_measured_or_the_page_says_th
     experiment = experiment_of(method)
     folder = run_in_process(experiment, tmp_path).folder
     record, dataset = fedstrata.load(folder), load_dataset(experiment.data, experiment.seed)
-    measured = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["device_accuracy"]
+    measured = summary_of(folder)["device_accuracy"]
     page = (Path(__file__).parents[3] / "docs/use-the-model.md").read_text(encoding="utf-8")
     rows = [row.split("|") for row in page.splitlines() if row.startswith("| `")]
     refused = {name: row[3].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}.get(method)

@@ -1,7 +1,6 @@
 """A network with batch normalisation and dropout, by AdamW with kept state, against plain PyTorch and under kills."""
 
 import asyncio
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import DeviceData, device_data
 from tests.support.normed import Normed
+from tests.support.records import summary_of
 from tests.support.spanning_runs import disturbed
 from tests.support.tiers import Tiers, run_in_process
 
@@ -53,11 +53,6 @@ def data_of(index: int) -> DeviceData:
 def kept_of(summary: dict[str, Any]) -> dict[str, Any]:
     assert summary["status"] == "completed", summary["reason"]
     return {key: summary[key] for key in KEPT}
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return found
 
 
 class PlainDevice:

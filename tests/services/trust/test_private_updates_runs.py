@@ -21,6 +21,7 @@ from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
 from gps.status import Status
 from tests.support.programs import Program
+from tests.support.records import summary_of
 from tests.support.tiers import SMALL, Tiers, open_device, whole_run
 
 FILE = (
@@ -130,7 +131,7 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path, monkeypatch: py
         assert status.now().epsilon_spent == after.epsilon_spent
     assert before.HasField("epsilon_spent")
     assert before.epsilon_spent == 0 < under_way <= after.epsilon_spent == 8
-    said = json.loads((record.folder / "summary.json").read_text())["privacy"]["updates"]
+    said = summary_of(record.folder)["privacy"]["updates"]
     assert (said["epsilon"], said["epsilon_spent"], said["releases"]) == (8, 8, 6)
     shown = document_of(record)["parts"]["summary/privacy"]
     assert shown["updates"] == said
@@ -151,7 +152,7 @@ async def test_a_run_that_failed_says_how_much_was_spent(tmp_path: Path) -> None
         await tiers.until(lambda: tiers.run.rounds.global_round == 2)
         tiers.run.stop("a test has seen enough")
         record = await tiers.ended()
-    said = json.loads((record.folder / "summary.json").read_text())["privacy"]["updates"]
+    said = summary_of(record.folder)["privacy"]["updates"]
 
     budget = budget_of(asked)
     assert budget is not None

@@ -1,6 +1,5 @@
 """LPSs that are revoked in a run of `fedstrata run`: they are replaced, and no bit changes."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from emulator.commands.main import execute
 from emulator.runs.progress import restart_line
 from fedstrata.process.owned import Restart
 from tests.support.programs import Program
+from tests.support.records import summary_of
 from tests.support.slowed import ROUNDS, SLOWED, WHO, has_begun, wait_for
 from tests.support.tiers import SMALL, run_in_process, small
 
@@ -18,10 +18,6 @@ from tests.support.tiers import SMALL, run_in_process, small
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return summary_of(run_in_process(small(*ROUNDS), tmp_path_factory.mktemp("plain") / "run").folder)
-
-
-def summary_of(folder: Path) -> Any:
-    return json.loads((folder / "summary.json").read_text())
 
 
 def revoking(folder: Path, *words: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Runs with a schedule: who is there, who has moved and when are a function of the file, whatever happens meanwhile."""
 
-import csv
 import json
 import signal
 from functools import partial
@@ -15,6 +14,7 @@ from fedstrata.process.fault_points import VARIABLE
 from tests.support.disturbed import assert_same, disturbed
 from tests.support.hand_started import Processes
 from tests.support.programs import events
+from tests.support.records import rows_of, summary_of
 from tests.support.spanning_runs import weights_sha256
 from tests.support.tiers import run_in_process, small
 
@@ -31,8 +31,7 @@ SCHEDULED = (*PERSONAL, f"schedule=[{ENTRIES}]")
 
 def flows(folder: Path) -> set[tuple[int, str, int]]:
     """By global round and LPS the devices that have taken part."""
-    with (folder / "flows.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["tier"] == "lps"]
+    rows = [row for row in rows_of(folder, "flows.csv") if row["tier"] == "lps"]
     return {(int(row["global_round"]), row["lps_id"], int(row["child"])) for row in rows}
 
 
@@ -49,7 +48,7 @@ def test_a_device_trains_at_the_lps_that_it_has_moved_to_and_not_while_it_is_awa
     assert {at for at, _, child in there if child == 1} == {1, 3, 4}
     (moved,) = load_record(run).summary.moves
     assert (moved.device, moved.came_from, moved.to, moved.global_round) == ("device-000", "lps-0", "lps-1", 3)
-    assert json.loads((run / "summary.json").read_text())["excluded"] == []
+    assert summary_of(run)["excluded"] == []
 
 
 @pytest.mark.parametrize("personal", [True, False])
@@ -63,7 +62,7 @@ def test_a_move_changes_no_bit_of_what_is_learned(personal: bool, tmp_path: Path
     assert load_record(moved).summary.moves
     assert weights_sha256(moved) == weights_sha256(stayed)
     # what devices keep for themselves went along, to the bit
-    said = [json.loads((folder / "summary.json").read_text()) for folder in (moved, stayed)]
+    said = [summary_of(folder) for folder in (moved, stayed)]
     assert said[0]["personal_sha256"] == said[1]["personal_sha256"]
     assert bool(said[0]["personal_sha256"]) == personal
     assert said[0]["device_accuracy"] == said[1]["device_accuracy"]
@@ -79,11 +78,8 @@ FAULTS = [
 
 
 @pytest.mark.runs
-@pytest.mark.parametrize("processes", [2, 5])
-def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
-    run: Path, processes: int, tmp_path: Path
-) -> None:
-    assert_same(disturbed(small(*SCHEDULED).to_yaml(), FAULTS, processes, tmp_path), run)
+def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(run: Path, tmp_path: Path) -> None:
+    assert_same(disturbed(small(*SCHEDULED).to_yaml(), FAULTS, 5, tmp_path), run)
 
 
 def test_a_run_whose_schedule_says_who_trains_is_not_retimed(run: Path) -> None:
@@ -125,23 +121,18 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_device_that_is_late_as_it_moves_is_free_where_it_comes_to(late: Path) -> None:
-    summary = json.loads((late / "summary.json").read_text())
+    summary = summary_of(late)
     assert [(each["device"], each["from"]) for each in summary["excluded"]] == [("device-000", "round 1")]
     where = {(at, lps) for at, lps, child in flows(late) if child == 0}
     assert where == {(2, "lps-1"), (3, "lps-0"), (4, "lps-0")}
     assert [each["global_round"] for each in summary["moves"]] == [2, 3]
-    with (late / "waits.csv").open(newline="") as file:
-        joined = [row for row in csv.DictReader(file) if row["child"] == "device-000" and row["lps_id"] == "lps-1"]
+    joined = [row for row in rows_of(late, "waits.csv") if row["child"] == "device-000" and row["lps_id"] == "lps-1"]
     assert all(float(row["down_s"]) < 0.2 for row in joined)  # its model alone, from the beginning of a round
 
 
 @pytest.mark.runs
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("processes", [1, 2, 5])
-def test_whatever_is_killed_a_late_device_that_moves_is_late_to_the_nanosecond(
-    late: Path, processes: int, tmp_path: Path
-) -> None:
-    assert_same(disturbed(small(*LATE).to_yaml(), LATE_FAULTS, processes, tmp_path), late)
+def test_whatever_is_killed_a_late_device_that_moves_is_late_to_the_nanosecond(late: Path, tmp_path: Path) -> None:
+    assert_same(disturbed(small(*LATE).to_yaml(), LATE_FAULTS, 2, tmp_path), late)
 
 
 # --- a GPS that goes back -------------------------------------------------------------------------------------

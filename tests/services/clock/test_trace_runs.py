@@ -11,6 +11,7 @@ import pytest
 from tests.support.collector import CollectorServer, Got
 from tests.support.ports import kept_address
 from tests.support.programs import Program, events
+from tests.support.spanning_runs import left_alone
 
 EXPERIMENT = """
 name: spans
@@ -40,13 +41,13 @@ SENT = ("fedstrata-gps", "send model")  # not in the first global round: LPSs ma
 
 
 def finished(
-    out: Path, endpoint: str | None, *words: str, after_round_1: Callable[[], None] = lambda: None
+    out: Path, endpoint: str, *words: str, after_round_1: Callable[[], None] = lambda: None
 ) -> Mapping[str, Any]:
     """The summary of a run. `after_round_1` is called once, at the first news that a global round is over."""
     file = out.with_suffix(".yaml")
     file.write_text(EXPERIMENT)
     # soon, so that a process that is killed has sent what it had
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "20"} if endpoint else {}
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "20"}
     command = ("run", str(file), "--out", str(out), "--device-processes", "2", *words, "--json")
     with Program("emulator", *command, log=out.with_suffix(".log"), environment=environment) as program:
         waits = True
@@ -80,7 +81,7 @@ def by_trace(spans: list[Got]) -> dict[int, list[Got]]:
 
 @pytest.fixture(scope="module")
 def without(folder: Path) -> Mapping[str, Any]:
-    return finished(folder / "without", None)
+    return left_alone(folder / "without", EXPERIMENT)
 
 
 @pytest.fixture(scope="module")

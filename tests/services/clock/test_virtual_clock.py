@@ -1,10 +1,7 @@
 """The virtual clock of whole runs: one file, one timeline, whatever happens in real time; and nothing else changes."""
 
-import csv
 import hashlib
-import json
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +14,9 @@ from emulator.results.waits import picture
 from fedstrata.clock.timeline import PARTS
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment_file import parse_experiment
-from tests.support.programs import Program
-from tests.support.tiers import SMALL, outcome, run_in_process, small
+from tests.support.records import rows_of, summary_of
+from tests.support.spanning_runs import disturbed
+from tests.support.tiers import outcome, run_in_process, small
 
 LINKS = (
     "{device-lps: {preset: lte, jitter: 10ms}, lps-gps: {up_rate: 5Mbit/s, down_rate: 9Mbit/s, latency: 15ms}, "
@@ -30,8 +28,7 @@ VIRTUAL = ("clock=virtual", f"links={LINKS}", f"compute={COMPUTE}", "training.gl
 
 
 def timeline(folder: Path) -> list[dict[str, str]]:
-    with (folder / "timeline.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return rows_of(folder, "timeline.csv")
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +89,7 @@ def test_the_picture_of_a_round_is_what_the_tables_of_the_record_say(run: Path) 
 
 
 def test_who_waits_is_worked_out_from_bytes_rates_and_boards(run: Path) -> None:
-    with (run / "flows.csv").open(newline="") as file:
-        sent = {(r["lps_round"], r["lps_id"], int(r["child"])): r for r in csv.DictReader(file) if r["tier"] == "lps"}
+    sent = {(r["lps_round"], r["lps_id"], int(r["child"])): r for r in rows_of(run, "flows.csv") if r["tier"] == "lps"}
     slow = [
         row for row in load_record(run).waits if row.child == "device-004"
     ]  # alone on NB-IoT: its own link is the shared one's least
@@ -106,7 +102,7 @@ def test_who_waits_is_worked_out_from_bytes_rates_and_boards(run: Path) -> None:
 
 
 def test_the_summary_has_the_sums_and_the_hash(run: Path) -> None:
-    virtual = json.loads((run / "summary.json").read_text())["virtual"]
+    virtual = summary_of(run)["virtual"]
     rows = timeline(run)
     assert virtual["seconds"] == max(float(row["ready_s"]) for row in rows)
     assert virtual["timeline_sha256"] == hashlib.sha256((run / "timeline.csv").read_bytes()).hexdigest()
@@ -114,30 +110,16 @@ def test_the_summary_has_the_sums_and_the_hash(run: Path) -> None:
 
 
 @pytest.mark.runs
-def test_one_and_three_device_processes_give_the_same_timeline_and_models(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    file, log = str(tmp_path / "small.yaml"), tmp_path / "log"
-    settings = [word for change in VIRTUAL for word in ("--set", change)]
-    with ExitStack() as programs:
-        started = {
-            processes: programs.enter_context(
-                Program(
-                    "emulator", "run", file, *settings, "--out", str(tmp_path / f"by-{processes}"),
-                    "--quiet", "--device-processes", str(processes), log=log.with_suffix(f".{processes}"),
-                )
-            )
-            for processes in (1, 3)
-        }  # fmt: skip
-        assert [program.end() for program in started.values()] == [0, 0]
-    for processes in started:
-        assert (tmp_path / f"by-{processes}" / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
-        assert outcome(tmp_path / f"by-{processes}") == outcome(run)
+def test_devices_of_three_processes_and_of_one_give_the_same_timeline_and_models(run: Path, tmp_path: Path) -> None:
+    disturbed(tmp_path / "by-3", small(*VIRTUAL).to_yaml().replace("faults: []\n", ""), [], processes=3)
+    assert (tmp_path / "by-3" / "timeline.csv").read_bytes() == (run / "timeline.csv").read_bytes()
+    assert outcome(tmp_path / "by-3") == outcome(run)
 
 
 def test_the_clock_changes_nothing_that_is_learned(run: Path, tmp_path: Path) -> None:
     plain = run_in_process(small("training.global_rounds=2"), tmp_path / "plain").folder
     assert not (plain / "timeline.csv").exists()
-    assert json.loads((plain / "summary.json").read_text())["virtual"] is None
+    assert summary_of(plain)["virtual"] is None
     for model in sorted((plain / "models").iterdir()):
         timed = load_file(run / "models" / model.name)
         for name, tensor in load_file(model).items():
@@ -163,7 +145,7 @@ def test_who_misses_a_deadline_is_a_function_of_the_file(topology: str, tmp_path
     assert (folders[0] / "timeline.csv").read_bytes() == (folders[1] / "timeline.csv").read_bytes()
     assert outcome(folders[0]) == outcome(folders[1])
     # 5 kB at 10 kbit/s are about 4 s: late in the first round, busy in the second, and so on
-    summary = json.loads((folders[0] / "summary.json").read_text())
+    summary = summary_of(folders[0])
     missed = [each for each in summary["excluded"] if each["from"] != "enrolment"]
     assert {each["device"] for each in missed} == {"device-000"}
     assert {"round 1", "round 2"} <= {each["from"] for each in missed}
@@ -171,8 +153,7 @@ def test_who_misses_a_deadline_is_a_function_of_the_file(topology: str, tmp_path
     assert (folders[0] / "energy.csv").read_bytes() == (folders[1] / "energy.csv").read_bytes()
     energy = load_record(folders[0]).summary.energy
     assert energy is not None
-    with (folders[0] / "energy.csv").open(newline="") as file:
-        late = [row for row in csv.DictReader(file) if row["late"] == "1"]
+    late = [row for row in rows_of(folders[0], "energy.csv") if row["late"] == "1"]
     assert {row["device"] for row in late} == {"device-000"}
     assert energy.late == pytest.approx(sum(float(row[f"{part}_j"]) for row in late for part in PARTS), abs=1e-8)
     assert energy.late > 4 * 1.28804  # more than four seconds of an LTE radio
@@ -183,7 +164,7 @@ def test_who_misses_a_deadline_is_a_function_of_the_file(topology: str, tmp_path
 def test_what_is_trained_for_an_answer_before_training_counts_as_computing(tmp_path: Path) -> None:
     adaptive = "method={name: adaptive, clusters: 1, pretrain_epochs: 3}"
     folder = run_in_process(small(adaptive, "clock=virtual", "compute.per_example=1ms"), tmp_path).folder
-    before = json.loads((folder / "summary.json").read_text())["virtual"]["before"]
+    before = summary_of(folder)["virtual"]["before"]
     assert before["compute"] == pytest.approx((3 * 60 + 2 * 50) / 5 * 3 * 1e-3)  # examples by device, three epochs
 
 
@@ -196,7 +177,7 @@ def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(
     retimed = retime(request.getfixturevalue(made), other)
     write_retimed(retimed, tmp_path / "retimed")
     assert (tmp_path / "retimed" / "timeline.csv").read_bytes() == (expected / "timeline.csv").read_bytes()
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "retimed", expected)]
+    summaries = [summary_of(folder) for folder in (tmp_path / "retimed", expected)]
     assert summaries[0]["virtual"] == summaries[1]["virtual"]
     assert summaries[0]["run_id"] == summaries[1]["run_id"]
     assert (
@@ -213,8 +194,7 @@ def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_pat
     assert not (run / "energy.csv").exists()
     energy = load_record(folder).summary.energy
     assert energy is not None
-    with (folder / "energy.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(folder, "energy.csv")
     assert [row["tier"] for row in rows].count("before") == 5
     assert len(rows) == 5 + 4 * 5  # four LPS rounds of five devices in all
     for part in PARTS:
@@ -226,8 +206,7 @@ def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_pat
     assert sum(float(row["compute_j"]) for row in of_device) == pytest.approx(
         7.2 * sum(row.compute_s for row in device)
     )
-    with (folder / "flows.csv").open(newline="") as file:
-        sent = [row for row in csv.DictReader(file) if row["tier"] == "lps" and row["child"] == "0"]
+    sent = [row for row in rows_of(folder, "flows.csv") if row["tier"] == "lps" and row["child"] == "0"]
     expected = sum(8e-6 * int(row["up_bytes"]) * 0.43839 for row in sent) + 1.28804 * sum(row.up_s for row in device)
     assert sum(float(row["up_j"]) for row in of_device) == pytest.approx(expected)
     # a run that did not count energy is worked out afterwards, to the byte

@@ -1,9 +1,6 @@
-"""Pairs of features that were refused once and go together: each runs with its real processes, to a record."""
+"""Pairs of features that were refused once and go together: each runs to a record."""
 
 import csv
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from emulator.results.record import RunRecord, load_record
-from tests.support.programs import REPOSITORY
+from emulator.commands.main import execute
+from emulator.results.record import RunRecord
+from fedstrata.experiment_file import load_experiment
+from tests.support.tiers import run_in_process
 
-pytestmark = [pytest.mark.runs, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.runs
 TASKS = """
 name: pairs
 partition:
@@ -60,15 +59,7 @@ LINK = ["links.device-lps.preset=wifi", "compute={per_example: 1ms}"]
 
 def ran(folder: Path, text: str, overrides: Sequence[str], name: str = "out") -> RunRecord:
     (folder / "file.yaml").write_text(text)
-    (folder / "own.py").write_text(OWN)
-    sets = [part for override in overrides for part in ("--set", override)]
-    command = [sys.executable, "-m", "emulator", "run", "file.yaml", *sets, "--out", name, "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return load_record(folder / name)
+    return run_in_process(load_experiment(folder / "file.yaml", overrides), folder / name)
 
 
 def rows(record: RunRecord, table: str) -> list[dict[str, str]]:
@@ -95,8 +86,12 @@ def test_newcomers_join_on_the_real_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["Fetching", "Withdrawing"])
-def test_methods_whose_plans_need_every_cluster_run_without_a_topology(tmp_path: Path, method: str) -> None:
-    record = ran(tmp_path, TASKS, [f"method={{name: own:{method}, clusters: 2}}"])
+def test_methods_whose_plans_need_every_cluster_run_without_a_topology(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "need_every_cluster.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = ran(tmp_path, TASKS, [f"method={{name: need_every_cluster:{method}, clusters: 2}}"])
     assert sorted(record.summary.clusters) == ["cluster-0", "cluster-1"]
     assert record.summary.excluded == ()
 
@@ -112,7 +107,10 @@ def test_two_rounds_of_the_one_lps_are_two_rounds_of_feddyns_server(tmp_path: Pa
         np.testing.assert_allclose(models[0][name], models[1][name], rtol=0, atol=1e-7)
 
 
-def test_boards_with_data_of_their_own_have_a_virtual_time(tmp_path: Path) -> None:
+def test_boards_with_data_of_their_own_have_a_virtual_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     inputs = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     for part in ("train", "test"):
@@ -120,8 +118,7 @@ def test_boards_with_data_of_their_own_have_a_virtual_time(tmp_path: Path) -> No
     record = ran(tmp_path, BOARDS, ["clock=virtual", *LINK])
     of_lps = [row for row in rows(record, "timeline.csv") if row["tier"] == "lps"]
     assert [row["compute_s"] for row in of_lps] == ["0.060000000"] * 2  # 60 examples of 1 ms each
-    file = ["file.yaml", "--set", "clock=virtual", "--set", "links.device-lps.preset=wifi"]
-    command = [sys.executable, "-m", "emulator", "check", *file]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    checked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    capsys.readouterr()
+    changes = ("--set", "clock=virtual", "--set", "links.device-lps.preset=wifi")
+    assert execute(["check", "file.yaml", *changes]) == 0
+    assert capsys.readouterr().err == ""

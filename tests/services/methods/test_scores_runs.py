@@ -1,7 +1,5 @@
 """Scores in place of weights on the three tiers: the same bits whatever the processes, LPSs, arrivals and kills."""
 
-import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedstrata.experiment_file import parse_experiment
-from tests.support.spanning_runs import KILLS, disturbed, ended, started, weights_sha256
+from tests.support.records import summary_of
+from tests.support.spanning_runs import KILLS, disturbed, left_alone
 from tests.support.tiers import run_in_process
 
 # Five devices with other labels and three models, two of which change in the midst of the run.
@@ -38,23 +37,17 @@ def text_of(*, lps: int = 1, reading: str = "rows") -> str:
 
 
 @pytest.mark.runs
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("reading", ["rows", "columns"])
-def test_one_two_and_five_device_processes_and_three_lpss_give_the_same_table(tmp_path: Path, reading: str) -> None:
-    found = {}
-    for count in (1, 2, 5) if reading == "rows" else (2,):
-        with ExitStack() as stack:
-            text = text_of(reading=reading)
-            found[count] = ended(started(stack, tmp_path / f"by-{count}", text, processes=count))
-    for summary in found.values():
-        assert [summary[key] for key in SAME] == [found[2][key] for key in SAME]
-        assert summary["excluded"] == []
-    assert len(set(found[2]["personal_sha256"].values())) == 5
+def test_two_device_processes_and_three_lpss_give_the_same_table_as_one(tmp_path: Path, reading: str) -> None:
+    two = disturbed(tmp_path / "by-2", text_of(reading=reading), [], processes=2)
+    one, spanning = (left_alone(tmp_path / f"lps-{lps}", text_of(lps=lps, reading=reading)) for lps in (1, 3))
+    assert [one[key] for key in SAME] == [two[key] for key in SAME]
+    assert spanning["model_sha256"] == two["model_sha256"]
+    assert two["excluded"] == []
+    assert len(set(two["personal_sha256"].values())) == 5
     tensors = load_file(tmp_path / "by-2" / "models" / "cluster-0.safetensors")
     assert {name: tensor.shape for name, tensor in tensors.items()} == {"table": (90, 10), "weights": (10,)}
     assert np.flatnonzero(tensors["weights"]).tolist() == [0, 1, 2, 3, 4, 5]
-    spanning = run_in_process(parse_experiment(text_of(lps=3, reading=reading)), tmp_path / "lps-3")
-    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-2")
 
 
 @pytest.mark.parametrize("reading", ["alone", "labels"])
@@ -62,13 +55,13 @@ def test_where_nothing_is_exchanged_nothing_travels(tmp_path: Path, reading: str
     record = run_in_process(parse_experiment(text_of(reading=reading)), tmp_path / "run")
     assert record.summary.status == "completed"
     assert load_file(record.folder / "models" / "cluster-0.safetensors") == {}
-    assert len(set(json.loads((record.folder / "summary.json").read_text())["personal_sha256"].values())) == 5
+    assert len(set(summary_of(record.folder)["personal_sha256"].values())) == 5
 
 
 @pytest.mark.kills
 def test_a_gps_an_lps_and_devices_killed_as_models_change_change_no_bit(tmp_path: Path) -> None:
     faults = [*KILLS, {"do": "kill", "process": "device-000", "at": {"point": "upload", "round": 3}}]
-    undisturbed = disturbed(tmp_path / "undisturbed", text_of(lps=3), [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text_of(lps=3))
     killed = disturbed(tmp_path / "killed", text_of(lps=3), faults, processes=2)
     assert len(killed["restarts"]) == 4
     for key in SAME:

@@ -1,7 +1,6 @@
 """Clusters that span LPSs: how devices hang on LPSs changes no bit of any model, whatever a method shares with whom."""
 
 import asyncio
-import json
 import shutil
 import signal
 from collections import Counter
@@ -24,7 +23,8 @@ from fedstrata.methods.registry import facts_of
 from tests.support.hand_started import Processes
 from tests.support.plain_pytorch import Weights, initial_weights, trained_by, weighted_mean
 from tests.support.programs import events
-from tests.support.spanning_runs import KILLS, disturbed, ended, started, text_of, weights_sha256
+from tests.support.records import summary_of
+from tests.support.spanning_runs import KILLS, disturbed, ended, left_alone, started, text_of, weights_sha256
 from tests.support.tiers import Tiers, counts, run_in_process, small
 
 # Four streams of the whole model, each a mix of all five devices; a device trains the stream of its number modulo four.
@@ -61,19 +61,11 @@ class Mixed(Method):
 
 @pytest.mark.runs
 def test_one_two_and_three_lpss_and_one_and_three_device_processes_give_the_same_model(tmp_path: Path) -> None:
-    kinds = [(1, 1), (2, 1), (3, 1), (3, 3)]
-    with ExitStack() as stack:
-        runs = {
-            kind: started(
-                stack, tmp_path / "lps-{}-by-{}".format(*kind), text_of("fedavg", lps=kind[0]), processes=kind[1]
-            )
-            for kind in kinds
-        }
-        summaries = {kind: ended(program) for kind, program in runs.items()}
-    assert [len(summary["homes"]) for summary in summaries.values()] == [1, 2, 3, 3]
-    hashes = [weights_sha256(tmp_path / "lps-{}-by-{}".format(*kind)) for kind in kinds]
-    assert list(hashes[0]) == ["cluster-0"]
-    assert hashes[1:] == hashes[:1] * 3
+    three = disturbed(tmp_path / "three", text_of("fedavg", lps=3), [], processes=3)
+    others = [left_alone(tmp_path / f"lps-{lps}", text_of("fedavg", lps=lps)) for lps in (1, 2)]
+    assert [len(summary["homes"]) for summary in (*others, three)] == [1, 2, 3]
+    assert list(three["model_sha256"]) == ["cluster-0"]
+    assert [summary["model_sha256"] for summary in others] == [three["model_sha256"]] * 2
 
 
 # --- streams that are mixes of all devices --------------------------------------------------------
@@ -179,14 +171,12 @@ FOMO = "{name: fedfomo, offered: 2, explore: 0.5}"
 @pytest.mark.runs
 def test_whose_models_a_device_is_offered_changes_with_no_process_and_no_lps(tmp_path: Path) -> None:
     text = text_of(FOMO, lps=1, rounds=4)
-    with ExitStack() as stack:
-        programs = [started(stack, tmp_path / f"by-{count}", text, processes=count) for count in (1, 2)]
-        one, two = [ended(program) for program in programs]
+    one, two = left_alone(tmp_path / "by-1", text), disturbed(tmp_path / "by-2", text, [], processes=2)
     assert len(one["model_sha256"]) == len(one["personal_sha256"]) == 5
     for key in ("model_sha256", "personal_sha256", "device_accuracy", "clusters"):
         assert one[key] == two[key]
-    spanning = run_in_process(parse_experiment(text_of(FOMO, lps=3, rounds=4)), tmp_path / "lps-3")
-    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-1")
+    spanning = left_alone(tmp_path / "lps-3", text_of(FOMO, lps=3, rounds=4))
+    assert spanning["model_sha256"] == one["model_sha256"]
 
 
 # Groups are found in every round and their shared layers shrink, from four tensors to one.
@@ -197,15 +187,12 @@ WITH_PUBLIC = "kind: tasks\n  public: {examples: 60}"
 @pytest.mark.runs
 def test_layers_are_withdrawn_and_groups_found_alike_whatever_the_processes_and_lpss(tmp_path: Path) -> None:
     texts = {lps: text_of(TSDP, lps=lps, rounds=4).replace("kind: tasks", WITH_PUBLIC) for lps in (1, 3)}
-    with ExitStack() as stack:
-        programs = [started(stack, tmp_path / f"by-{count}", texts[1], processes=count) for count in (1, 2)]
-        one, two = [ended(program) for program in programs]
+    one, two = left_alone(tmp_path / "by-1", texts[1]), disturbed(tmp_path / "by-2", texts[1], [], processes=2)
     for key in ("model_sha256", "personal_sha256", "device_accuracy", "clusters"):
         assert one[key] == two[key]
     assert len(one["clusters"]) > 1
-    assert set(load_file(tmp_path / "by-1" / "models" / "cluster-0.safetensors")) == {"fc1.weight"}
-    spanning = run_in_process(parse_experiment(texts[3]), tmp_path / "lps-3")
-    assert weights_sha256(spanning.folder) == weights_sha256(tmp_path / "by-1")
+    assert set(load_file(tmp_path / "by-2" / "models" / "cluster-0.safetensors")) == {"fc1.weight"}
+    assert left_alone(tmp_path / "lps-3", texts[3])["model_sha256"] == one["model_sha256"]
 
 
 # --- killed processes -----------------------------------------------------------------------------
@@ -214,7 +201,7 @@ def test_layers_are_withdrawn_and_groups_found_alike_whatever_the_processes_and_
 @pytest.mark.kills
 def test_a_gps_an_lps_and_a_device_killed_in_the_midst_of_ifca_change_no_bit(tmp_path: Path) -> None:
     text = text_of(IFCA, lps=3, rounds=5)
-    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text)
     killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
     assert len(killed["restarts"]) == 3
     assert killed["model_sha256"] == undisturbed["model_sha256"]
@@ -225,7 +212,7 @@ def test_a_gps_an_lps_and_a_device_killed_in_the_midst_of_ifca_change_no_bit(tmp
 def test_an_lps_and_a_device_killed_in_a_round_whose_plan_splits_a_cluster_change_no_bit(tmp_path: Path) -> None:
     text, at = text_of(CFL, lps=3, rounds=4), {"point": "upload", "round": 1}
     faults = [{"do": "kill", "process": process, "at": at} for process in ("lps-1", "device-004")]
-    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text)
     killed = disturbed(tmp_path / "killed", text, faults, processes=2)
     assert len(killed["restarts"]) == 2
     assert len(killed["clusters"]) > 1
@@ -235,7 +222,7 @@ def test_an_lps_and_a_device_killed_in_a_round_whose_plan_splits_a_cluster_chang
 @pytest.mark.kills
 def test_a_gps_an_lps_and_a_device_killed_while_layers_are_withdrawn_change_no_bit(tmp_path: Path) -> None:
     text = text_of(TSDP, lps=3, rounds=5).replace("kind: tasks", WITH_PUBLIC)
-    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text)
     killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
     assert len(killed["restarts"]) == 3
     for key in ("model_sha256", "personal_sha256", "clusters"):
@@ -245,7 +232,7 @@ def test_a_gps_an_lps_and_a_device_killed_while_layers_are_withdrawn_change_no_b
 @pytest.mark.kills
 def test_a_gps_an_lps_and_a_device_killed_while_models_are_offered_change_no_bit(tmp_path: Path) -> None:
     text = text_of(FOMO, lps=3, rounds=5)
-    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text)
     killed = disturbed(tmp_path / "killed", text, KILLS, processes=2)
     assert len(killed["restarts"]) == 3
     for key in ("model_sha256", "personal_sha256"):
@@ -258,7 +245,7 @@ DITTO = "{name: ditto, pull: 0.5}"
 @pytest.mark.kills
 def test_a_device_killed_with_a_model_of_its_own_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     text = text_of(DITTO, lps=2, rounds=5)
-    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text)
     at = [{"point": "upload", "round": 1}, {"point": "download", "round": 3}]
     killed = disturbed(
         tmp_path / "killed", text, [{"do": "kill", "process": "device-002", "at": each} for each in at], processes=2
@@ -279,12 +266,12 @@ def measured_rows(folder: Path) -> list[list[str]]:
 @pytest.mark.parametrize("write", [3, 4, 5])
 def test_an_lps_killed_as_it_keeps_what_a_round_measured_loses_no_row(tmp_path: Path, write: int) -> None:
     text = text_of(DITTO, lps=2, rounds=5)
-    undisturbed = disturbed(tmp_path / "undisturbed", text, [], processes=2)
+    undisturbed = left_alone(tmp_path / "undisturbed", text)
     fault = {"do": "kill", "process": "lps-1", "at": {"point": "state_write", "count": write}}
     killed = disturbed(tmp_path / "killed", text, [fault], processes=2)
     assert len(killed["restarts"]) == 1
     assert killed["model_sha256"] == undisturbed["model_sha256"]
-    rows = measured_rows(tmp_path / "undisturbed")
+    rows = measured_rows(undisturbed["folder"])
     assert len(rows) == 1 + 5 * 2
     assert measured_rows(tmp_path / "killed") == rows
 
@@ -303,7 +290,7 @@ def test_a_device_whose_own_model_is_gone_begins_anew_and_the_record_says_so(tmp
         shutil.rmtree(run)
         processes.devices("0-1", keeps_state=True)
         record = processes.record()
-    summary = json.loads((record / "summary.json").read_text())
+    summary = summary_of(record)
     assert summary["lost_state"] == ["device-000", "device-001"]
     assert (summary["status"], summary["rounds"]) == ("completed", 60)
     told = [event["event"] for event in events(tmp_path / "run" / "devices-0-1.2.log")]

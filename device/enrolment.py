@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from device.kernels import kernels
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Question
-from fedstrata.process.arithmetic import openblas_kernel
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import HOLD_S, PATIENCE_S, Backoff
@@ -44,7 +44,7 @@ class GpsLink:
             process_id=self._who["process_id"],
             pod_name=pod_name,
             has_lost_state=has_lost_state,
-            kernel=openblas_kernel(),
+            kernel=kernels(),
         )
         reply: pb.EnrollResponse = await call_through_upgrade(
             lambda: self._gps.Enroll(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "Enroll"

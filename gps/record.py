@@ -44,7 +44,7 @@ class RunResult:
     link_bytes: Mapping[LinkKey, int]  # as counted by the parents
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
-    kernels: Mapping[str, int] = field(default_factory=dict)  # the number of devices by OpenBLAS kernel
+    kernels: Mapping[str, int] = field(default_factory=dict)  # the number of devices by kernel
     wall_seconds: Mapping[str, float]
     global_rounds: int
     relevance: Matrix | None

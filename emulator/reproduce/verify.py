@@ -215,17 +215,25 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     """Yield a message for each model or measurement that differs between a record and its replay.
 
-    If the record says that it was computed with other OpenBLAS kernels than the replay, bits cannot be compared. Then
-    the only message is about the kernels. This counts as a difference, because a forged record could name other kernels
-    to avoid the comparison.
+    If the record says that it was computed with other kernels than the replay, bits cannot be compared. Then the only
+    message is about the kernels. This counts as a difference, because a forged record could name other kernels to avoid
+    the comparison. Records of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
     """
-    said_kernels, true_kernels = (quoted(*sorted(each.summary.kernels)) for each in (theirs, ours))
-    if said_kernels != true_kernels:
+    said, true = set(theirs.summary.kernels), set(ours.summary.kernels)
+    is_old = not any("-" in kernel for kernel in said)
+    if said != ({kernel.partition("-")[0] for kernel in true} if is_old else true):
         yield (
-            f"bits cannot be compared, because the record has the kernels {said_kernels}, but this processor has "
-            f"{true_kernels}; verify the bundle on a processor with the record's kernels"
+            f"bits cannot be compared, because the record has the kernels {quoted(*sorted(said))}, but this processor "
+            f"has {quoted(*sorted(true))}; verify the bundle on a processor with the record's kernels"
         )
         return
+    faults = list(_different_bits(theirs, ours))
+    yield from faults
+    if faults and is_old:
+        yield "the record does not name torch's kernels, so all this is expected on a processor of another maker"
+
+
+def _different_bits(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     for what, said, true in (
         ("model", theirs.summary.model_sha256, ours.summary.model_sha256),
         ("model that stays on", theirs.summary.personal_sha256, ours.summary.personal_sha256),

@@ -76,7 +76,7 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield notes about the runs: which settings differ, which runs have bit-identical models, and which runs used
-    different OpenBLAS kernels.
+    different kernels.
     """
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
@@ -92,7 +92,7 @@ def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
         yield f"Equal weights, to the bit: {'; '.join(equal)}"
     if len(by_kernels) > 1:
         told = "; ".join(f"{kernels}: {', '.join(alike)}" for kernels, alike in by_kernels.items())
-        yield f"Computed by different OpenBLAS kernels, so bits may differ even with equal settings: {told}"
+        yield f"Computed by different kernels, so bits may differ even with equal settings: {told}"
 
 
 def _who(run: RunRecord) -> Cells:

@@ -195,8 +195,9 @@ class Summary:
     adoptions: tuple[Adoption, ...]
     """Clusters that another LPS took over."""
     kernels: dict[str, NonNegativeInt]
-    """Number of devices by OpenBLAS kernel (`SkylakeX`, `Haswell`, …). The processor decides the kernel. With another
-    kernel, relevances and models may differ in their last bits.
+    """Number of devices by kernel: the variant of OpenBLAS, and six digits that depend on torch's bits, such as
+    `SkylakeX-2d315b`. The processor decides both. With another kernel, relevances and models may differ in their last
+    bits.
     """
     homes: dict[str, tuple[str, ...]] | None
     """Device ids by LPS; null unless clusters span LPSs."""

@@ -224,7 +224,7 @@ class Roster:
         return [device for device in there if not set(questions) <= device.answered]
 
     def kernels(self) -> dict[str, int]:
-        """Return the number of devices per OpenBLAS kernel, for the devices that report one."""
+        """Return the number of devices per kernel, for the devices that report one."""
         return dict(sorted(Counter(device.kernel for device in self.devices.values() if device.kernel).items()))
 
     def state_of_devices(self) -> list[str]:

@@ -14,7 +14,7 @@ class DeviceRow:
     num_examples: int
     num_held_out: int  # examples on which it measures models
     pod_name: str
-    kernel: str = ""  # the OpenBLAS kernel with which it computed its profile
+    kernel: str = ""  # the variant of its OpenBLAS, and digits of torch's bits
     is_late: bool = False
     has_lost_state: bool = False
 

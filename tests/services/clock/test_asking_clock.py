@@ -132,7 +132,7 @@ def test_whose_answer_or_update_is_late_is_left_out_and_the_other_lps_waits_no_l
 
 @pytest.mark.runs
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("method", "processes"), [("fedfomo", 2), ("cfl", 1)])
+@pytest.mark.parametrize(("method", "processes"), [("fedfomo", 2), ("cfl", 5)])
 def test_whatever_is_killed_who_answers_late_is_late_to_the_nanosecond(
     method: str, processes: int, tmp_path: Path
 ) -> None:

@@ -152,8 +152,8 @@ class TrainedModels:
 
 
 def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
-    """Return those tensors of a cluster's model that are in the record. Raises DataError if the model's file is missing
-    or damaged.
+    """Return those tensors of a cluster's model that are in the record. Raises DataError if the model's file is
+    missing, damaged, or has a tensor of another type.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -163,6 +163,9 @@ def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
         weights: dict[str, NDArray[np.float32]] = load_file(path)
     except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: of a type that NumPy lacks
         raise DataError(f"cannot read the model {path}: {error}") from None
+    for name, values in weights.items():
+        if values.dtype != np.float32:  # a library that adds types to NumPy may be loaded
+            raise DataError(f"cannot read the model {path}: {name} is {values.dtype}, not float32")
     return weights
 
 

@@ -161,8 +161,9 @@ async def test_a_parent_that_is_not_up_yet_is_waited_for(certificates: Certifica
         assert await why_refused(address, None, GPS) is None
         connection = Connection(address, secured(device))
         reaching = asyncio.ensure_future(connection.until_reached(EventLog("test")))
-        while connection.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            await connection.channel.wait_for_state_change(connection.channel.get_state(try_to_connect=True))
+        failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        while (state := connection.channel.get_state(try_to_connect=True)) is not failed:
+            await connection.channel.wait_for_state_change(state)
         server = RpcServer(ProcessMetrics("gps").links, security=secured(certificates.of(GPS)))
         await server.start(address)
         async with asyncio.timeout(30):

@@ -108,7 +108,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
         async def work() -> int:
             await Phases(run).conduct()
-            await backend.release_pods()
+            backend.release_pods()
             return 0
 
         code = await first_of(stop, work())

@@ -1,21 +1,19 @@
 """The calls of the GPS to its backend, which sets the number of LPSs, labels pods, and writes Events for operators."""
 
-import asyncio
-from collections.abc import Coroutine
-
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
 from gps.kubernetes.backend import Backend, Standing
 
 
 class BackendCalls:
-    """Pass calls to the backend without waiting for their results, so that a slow Kubernetes API never delays a run."""
+    """Make the calls of a run to its backend. This class knows the LPSs of each pod, and which exclusions and
+    states are new.
+    """
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
         self._backend = backend
         self._serving = serving
         self._journal = journal
-        self._notes: set[asyncio.Task[None]] = set()
         self._shown: Standing | None = None
 
     @property
@@ -25,21 +23,21 @@ class BackendCalls:
 
     def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run."""
-        self._soon(self._backend.scale_lps(replicas))
+        self._backend.scale_lps(replicas)
 
     def label_pods(self) -> None:
         """Label each pod that has devices with the LPSs that serve these devices now."""
-        self._soon(self._backend.label_pods(self._serving.pods()))
+        self._backend.label_pods(self._serving.pods())
 
     def show(self, standing: Standing) -> None:
         """Show the operator the state of the run, if it has changed."""
         if standing != self._shown:
             self._shown = standing
-            self._soon(self._backend.show(standing))
+            self._backend.show(standing)
 
     def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event for the operator."""
-        self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
+        self._backend.record_event(reason, message, is_warning=is_warning)
 
     def tell_excluded(self, who: str, stage: str, reason: str) -> None:
         """Write an Event about an exclusion for the operator."""
@@ -49,8 +47,3 @@ class BackendCalls:
         """Note an exclusion. If the exclusion is new, write an Event about it."""
         if self._journal.exclude(who, stage, reason):
             self.tell_excluded(who, stage, reason)
-
-    def _soon(self, note: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(note)
-        self._notes.add(task)
-        task.add_done_callback(self._notes.discard)

@@ -25,17 +25,17 @@ class Backend:
 
     job = ""  # the name of the Kubernetes Job that ends with the run
 
-    async def scale_lps(self, replicas: int) -> None:
+    def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run."""
 
-    async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
+    def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
         """Give each pod a label with the LPSs of its devices. `lps_ids` has these LPSs by the name of the pod."""
 
-    async def show(self, standing: Standing) -> None:
+    def show(self, standing: Standing) -> None:
         """Show the operator the state of the run."""
 
-    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+    def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event for the operator."""
 
-    async def release_pods(self) -> None:
+    def release_pods(self) -> None:
         """Stop the pods that the run no longer needs."""

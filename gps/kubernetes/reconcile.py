@@ -72,26 +72,26 @@ class Reconciler(Backend):
         self._wishes: dict[str, _Wish] = {}
         self._jobs: list[asyncio.Future[None]] = []
 
-    async def scale_lps(self, replicas: int) -> None:
+    def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run from now on."""
         self._want("scale", partial(self._scale, replicas))
 
-    async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
+    def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
         """Label each pod with the LPSs of its devices. A later pod with the same name gets the same labels."""
         if lps_ids:
             self._want("label", partial(self._label, dict(lps_ids)))
 
-    async def show(self, standing: Standing) -> None:
+    def show(self, standing: Standing) -> None:
         """Show the state of the run on the run's Job."""
         if self.job:
             self._want("show", partial(self._api.show, standing), rest_s=self._pauses.shown_s)
 
-    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+    def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Have an Event with the present time written in the background, as soon as Kubernetes accepts it."""
         self._notes.append(Note(reason=reason, message=message, is_warning=is_warning, at=datetime.now(UTC)))
         self._want("event", self._record)
 
-    async def release_pods(self) -> None:
+    def release_pods(self) -> None:
         """Scale LPSs and devices to 0, after a delay in which Prometheus can collect their last metrics."""
         if self._release_after_s is not None:
             self._jobs.append(asyncio.ensure_future(self._release(self._release_after_s)))

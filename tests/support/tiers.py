@@ -224,9 +224,10 @@ class _Backend(Backend):
 
     def __init__(self, have_lps: Callable[[int], Any]) -> None:
         self._have_lps = have_lps
+        self._starting: list[asyncio.Future[Any]] = []
 
-    async def scale_lps(self, replicas: int) -> None:
-        await self._have_lps(replicas)
+    def scale_lps(self, replicas: int) -> None:
+        self._starting.append(asyncio.ensure_future(self._have_lps(replicas)))
 
 
 async def _serve(lps: Lps) -> None:

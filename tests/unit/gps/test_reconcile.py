@@ -84,10 +84,10 @@ class FakeApi:
 async def test_an_api_that_is_away_for_four_attempts_gets_replicas_labels_and_events_in_the_end() -> None:
     api = FakeApi(failures=4)
     wanted = Reconciler(api, EventLog("test"), QUICK)
-    await wanted.scale_lps(3)
-    await wanted.label_pods({"pod-0": ["lps-1"]})
-    await wanted.record_event("Grouped", "three clusters")
-    await wanted.record_event("Adopted", "lps-0", is_warning=True)
+    wanted.scale_lps(3)
+    wanted.label_pods({"pod-0": ["lps-1"]})
+    wanted.record_event("Grouped", "three clusters")
+    wanted.record_event("Adopted", "lps-0", is_warning=True)
     await api.until(lambda: bool(api.replicas and api.labels and len(api.notes) == 2))
     await wanted.close()
     assert api.replicas[0] == 3
@@ -98,8 +98,8 @@ async def test_an_api_that_is_away_for_four_attempts_gets_replicas_labels_and_ev
 async def test_what_holds_is_looked_at_again_but_an_event_is_recorded_once() -> None:
     api = FakeApi()
     wanted = Reconciler(api, EventLog("test"), QUICK)
-    await wanted.scale_lps(3)
-    await wanted.record_event("Grouped", "three clusters")
+    wanted.scale_lps(3)
+    wanted.record_event("Grouped", "three clusters")
     await api.until(lambda: len(api.replicas) >= 3)
     await wanted.close()
     assert len(api.notes) == 1
@@ -108,9 +108,9 @@ async def test_what_holds_is_looked_at_again_but_an_event_is_recorded_once() -> 
 async def test_what_is_wanted_anew_waits_for_no_pause_and_replaces_what_was_wanted_before() -> None:
     api = FakeApi(failures=1)
     wanted = Reconciler(api, EventLog("test"), SLOW)
-    await wanted.scale_lps(3)
+    wanted.scale_lps(3)
     await api.until(lambda: api.attempts["scale"] == 1)
-    await wanted.scale_lps(2)
+    wanted.scale_lps(2)
     await api.until(lambda: bool(api.replicas))
     await wanted.close()
     assert api.replicas == [2]
@@ -120,9 +120,9 @@ async def test_an_api_that_refuses_labels_holds_up_nothing_else() -> None:
     api = FakeApi()
     api.label_pods = lambda lps_ids: (_ for _ in ()).throw(ApiException(status=403, reason="Forbidden"))  # type: ignore[method-assign]
     wanted = Reconciler(api, EventLog("test"), QUICK)
-    await wanted.label_pods({"pod-0": ["lps-1"]})
-    await wanted.scale_lps(3)
-    await wanted.record_event("Grouped", "three clusters")
+    wanted.label_pods({"pod-0": ["lps-1"]})
+    wanted.scale_lps(3)
+    wanted.record_event("Grouped", "three clusters")
     await api.until(lambda: bool(api.replicas and api.notes))
     await wanted.close()
 
@@ -130,8 +130,8 @@ async def test_an_api_that_refuses_labels_holds_up_nothing_else() -> None:
 async def test_after_a_run_its_lpss_and_devices_are_given_back_the_devices_once() -> None:
     api = FakeApi(failures=2)
     wanted = Reconciler(api, EventLog("test"), QUICK, release_after_s=0.0)
-    await wanted.scale_lps(3)
-    await wanted.release_pods()
+    wanted.scale_lps(3)
+    wanted.release_pods()
     await api.until(lambda: 0 in api.replicas and bool(api.device_replicas))
     seen = api.replicas.count(0)
     await api.until(lambda: api.replicas.count(0) > seen + 2)
@@ -148,7 +148,7 @@ async def test_of_many_rounds_in_a_moment_the_job_shows_the_last_and_not_each() 
     api = FakeApi(failures=1)
     wanted = Reconciler(api, EventLog("test"), QUICK)
     for rounds in range(100):
-        await wanted.show(after(rounds))
+        wanted.show(after(rounds))
     await api.until(lambda: after(99) in api.shown)
     await wanted.close()
     assert set(api.shown) == {after(99)}
@@ -158,8 +158,8 @@ async def test_a_gps_without_a_job_shows_nothing() -> None:
     api = FakeApi()
     api.job = ""
     wanted = Reconciler(api, EventLog("test"), QUICK)
-    await wanted.show(after(1))
-    await wanted.scale_lps(1)
+    wanted.show(after(1))
+    wanted.scale_lps(1)
     await api.until(lambda: bool(api.replicas))
     await wanted.close()
     assert api.attempts["show"] == 0
@@ -181,8 +181,8 @@ def test_a_job_carries_phase_and_round_as_labels_and_the_reason_of_a_failure_as_
 async def test_unless_told_a_run_keeps_its_pods() -> None:
     api = FakeApi()
     wanted = Reconciler(api, EventLog("test"), QUICK)
-    await wanted.scale_lps(3)
-    await wanted.release_pods()
+    wanted.scale_lps(3)
+    wanted.release_pods()
     await api.until(lambda: len(api.replicas) >= 3)
     await wanted.close()
     assert set(api.replicas) == {3}
@@ -193,7 +193,7 @@ async def test_a_refusal_is_said_once_and_its_end_too(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO):
         api = FakeApi(failures=3)
         wanted = Reconciler(api, EventLog("test"), QUICK)
-        await wanted.scale_lps(3)
+        wanted.scale_lps(3)
         await api.until(lambda: api.attempts["scale"] >= 6)
         await wanted.close()
     said = [record.getMessage() for record in caplog.records]

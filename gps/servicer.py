@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
-from fedstrata.methods import places_late
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds.child_calls import ChildStream
@@ -45,7 +44,7 @@ class GpsServicer(GpsServiceServicer):
     async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
         """Enrol a device."""
         self._check_going(self._run_id)
-        return self._run.enrolment.enroll(request, places_late=places_late(type(self._run.method)))
+        return self._run.enrolment.enroll(request)
 
     async def SubmitAnswer(
         self, requests: AsyncIterator[answers_pb2.AnswerPart], context: Any

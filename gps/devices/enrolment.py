@@ -125,13 +125,13 @@ class Enrolment:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def enroll(self, request: pb.EnrollRequest, *, places_late: bool) -> pb.EnrollResponse:
-        """Enrol a device. `places_late` says whether the method can choose a cluster for a device that enrols after the
-        first plan was made.
+    def enroll(self, request: pb.EnrollRequest) -> pb.EnrollResponse:
+        """Enrol a device. Raises ExcludedError if the device is late and the method cannot place late devices, and the
+        errors of `Roster.check` and `Roster.enroll`.
         """
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
-        if is_new and self.is_closed and not places_late:
+        if is_new and self.is_closed and not self._questions.places_late:
             raise ExcludedError(
                 f"{request.device_id} enrolled after the devices were grouped, and method "
                 f"{self._experiment.method.name} cannot place a late device; next time start it before the run"

@@ -36,6 +36,7 @@ class Questions:
         device. `on_late` is called with the device when the device has answered all questions.
         """
         self._method = method
+        self.places_late = places_late(type(method))  # whether the method can choose a cluster for a late device
         self._roster = roster
         self._journal = journal
         self._log = log
@@ -135,7 +136,7 @@ class Questions:
             self.hand_on(device)
 
     def _check_wanted(self, device: Device) -> None:
-        if device.is_late and not places_late(type(self._method)):
+        if device.is_late and not self.places_late:
             raise ExcludedError(
                 f"{device.device_id} answered after the devices were grouped, and method {self._method.options.name} "
                 "cannot place a late device; next time raise deadlines.enrolment.deadline_s"

@@ -94,18 +94,6 @@ class Roster:
         decided |= {who for who, _, reason in self._journal.exclusions() if reason == NEVER_JOINED}
         return [self._ids[index] for index in sorted(self.newcomers) if self._ids[index] not in decided]
 
-    def enroll(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
-        """Enrol a device.
-
-        Raises:
-            WrongRunError, UnknownChildError, PayloadError: the device contradicts the experiment or its own earlier
-                enrolment.
-            DuplicateDeviceError: another process of the same device is present.
-            ExcludedError: the device was refused.
-        """
-        self.check(request)
-        return self._claim(request, is_late=is_late)
-
     def check(self, request: pb.EnrollRequest) -> None:
         """Check that a device fits the experiment.
 
@@ -140,7 +128,14 @@ class Roster:
                     f"has more, raise bounds.{key}"
                 )
 
-    def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
+    def enroll(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
+        """Enrol a device that `check` has accepted, for the first time or again.
+
+        Raises:
+            PayloadError: the device contradicts its own earlier enrolment.
+            DuplicateDeviceError: another process of the same device is present.
+            ExcludedError: the device was refused.
+        """
         device = self.devices.get(request.device_index)
         if device is None:
             pod_name = request.pod_name if POD_NAME.fullmatch(request.pod_name) else ""

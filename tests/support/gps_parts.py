@@ -10,7 +10,6 @@ from fedstrata.clock.clocks import clock_of
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Arrays, Method, make_method
-from fedstrata.methods.base import places_late
 from fedstrata.process.logs import EventLog
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -90,7 +89,7 @@ class GpsParts:
 
     def enrol(self, *indexes: int) -> None:
         for index in indexes:
-            self.enrolment.enroll(self.enrol_request(index), places_late=places_late(type(self.method)))
+            self.enrolment.enroll(self.enrol_request(index))
 
     async def answer(self, index: int, question: str, **arrays: NDArray[np.generic]) -> None:
         """Send a device's answer to a question."""

@@ -87,7 +87,7 @@ async def test_a_profile_sent_twice_counts_once(gps: GpsParts) -> None:
 async def test_devices_share_fewer_eigenvectors_than_asked_where_they_have_fewer_examples(gps: GpsParts) -> None:
     request = gps.enrol_request(0)
     request.num_examples = 1
-    gps.enrolment.enroll(request, places_late=True)
+    gps.enrolment.enroll(request)
     gps.enrol(1)
     await gps.profile(0, np.eye(1, FEATURES, dtype=np.float32))
     with pytest.raises(PayloadError, match="the answer has 1 eigenvectors; expected 2"):
@@ -310,8 +310,8 @@ async def grouped(tmp_path: Path) -> GpsParts:
 
 
 async def test_a_device_that_comes_after_the_close_is_late(grouped: GpsParts) -> None:
-    assert grouped.enrolment.enroll(grouped.enrol_request(4), places_late=True).is_late
-    assert not grouped.enrolment.enroll(grouped.enrol_request(1), places_late=True).is_late
+    assert grouped.enrolment.enroll(grouped.enrol_request(4)).is_late
+    assert not grouped.enrolment.enroll(grouped.enrol_request(1)).is_late
 
 
 async def test_a_late_device_relates_itself_to_the_sponsors_only(grouped: GpsParts) -> None:

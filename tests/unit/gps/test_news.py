@@ -38,7 +38,7 @@ async def test_a_device_that_enrols_is_shown_and_wakes_no_call_that_is_held_for_
         request = pb.EnrollRequest(
             device_id=device_id, device_index=index, experiment_sha256=experiment.digest, num_examples=10
         )
-        run.enrolment.enroll(request, places_late=False)
+        run.enrolment.enroll(request)
         await shown.wait()
     await turns()
     assert looked == 1

@@ -50,7 +50,7 @@ def test_who_does_not_belong_is_told_why(
     request = gps.enrol_request(2)
     setattr(request, field, value)
     with pytest.raises(kind) as raised:
-        gps.roster.enroll(request, is_late=False)
+        gps.enrolment.enroll(request)
     assert reason in str(raised.value)
     assert len(str(raised.value)) < 300
     assert not gps.roster.devices
@@ -68,11 +68,12 @@ def test_the_experiment_may_bound_what_a_device_claims(tmp_path: Path) -> None:
     gps = GpsParts(tmp_path, "bounds={max_examples: 12, max_held_out: 1}")
     request = gps.enrol_request(4)
     with pytest.raises(PayloadError, match="20 examples to train on; expected 0 to 12"):
-        gps.roster.enroll(request, is_late=False)
+        gps.roster.check(request)
     request.num_examples = 12
     with pytest.raises(PayloadError, match="2 examples to measure on; expected 0 to 1"):
-        gps.roster.enroll(request, is_late=False)
+        gps.roster.check(request)
     request.num_held_out = 1
+    gps.roster.check(request)
     gps.roster.enroll(request, is_late=False)
     gps.restart()
     assert [(d.num_examples, d.num_held_out) for d in gps.roster.devices.values()] == [(12, 1)]
@@ -140,7 +141,7 @@ def test_a_refused_device_stays_refused(gps: GpsParts) -> None:
 def test_that_a_device_has_lost_its_state_is_known_for_good(gps: GpsParts) -> None:
     request = gps.enrol_request(2)
     request.has_lost_state = True
-    gps.enrolment.enroll(request, places_late=True)
+    gps.enrolment.enroll(request)
     gps.enrol(0)
     for _ in range(2):
         assert (gps.roster.devices[2].has_lost_state, gps.roster.devices[0].has_lost_state) == (True, False)

@@ -11,8 +11,8 @@ from fedstrata.record.rounds import page_row, round_row
 from fedstrata.record.summary import read_summary
 from fedstrata.v1 import rounds_pb2
 from gps.record import summary, wall_seconds
+from gps.result import result_so_far
 from gps.run import Run
-from gps.standing import standing
 from gps.status import seconds_of
 
 PAUSE_S = 0.5  # between two states that are sent, even if the run changes more often
@@ -92,7 +92,7 @@ def _summary(run: Run) -> dict[str, Any]:
     """Return the record's summary or, before the record is written, the summary of the run so far."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
-    result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))
+    result = replace(result_so_far(run), status="failed", wall_seconds=_begun(run.journal.phases()))
     return summary(result).document() | {"status": "failed" if run.phase == "failed" else "running"}
 
 

@@ -13,8 +13,8 @@ from gps.plans.bundles import planned
 from gps.plans.places import described
 from gps.plans.rounds import ClosedRound
 from gps.record import write_models, write_record
+from gps.result import result_of
 from gps.run import Run
-from gps.standing import result_of
 
 EVENT_EVERY = 10  # global rounds between two Events RoundsDone
 

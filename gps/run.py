@@ -32,9 +32,9 @@ from gps.journal.journal import Journal
 from gps.kubernetes.backend import Backend, Standing
 from gps.plans.bundles import Bundles, placed
 from gps.plans.keepers import Keeper
-from gps.plans.kept_model import KeptModel
 from gps.plans.places import Places, described
 from gps.plans.rounds import GlobalRounds
+from gps.plans.vector_files import VectorFiles
 from gps.record import recorded_end
 
 NEWS_S = 0.1  # observers see news from devices at most this much later
@@ -107,7 +107,7 @@ class Run:
         executor = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self.rounds = GlobalRounds(
             self.experiment,
-            kept=KeptModel(self.experiment, keeper, state, self.log),
+            files=VectorFiles(self.experiment, keeper, state, self.log),
             places=self.places,
             plan_round=self.bundles.plan_round,
             journal=self.journal,

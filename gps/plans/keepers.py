@@ -23,9 +23,9 @@ Gathered = OneSum | PartialSums
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
-    """Hold the change of one piece of a vector. `start` and `stop` are the piece's position in the vector before the
-    change, and `update` is the piece's mean update. If `update` is None, the piece keeps its values.
+class PieceChange:
+    """Hold how one piece of a vector changes in a global round. `start` and `stop` are the piece's position in the
+    vector before the change. `update` is the piece's mean update. If `update` is None, the piece keeps its values.
     """
 
     start: int
@@ -153,7 +153,7 @@ class Keeper:
         streams = range(len(self._streams.streams(clusters)))
         return [self._rounds * sum(each[number] for each in weights) for number in streams]
 
-    def moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
+    def changes(self, sums: Gathered, global_round: int) -> Iterator[PieceChange]:
         """Yield how the vector changes in a global round, piece by piece, in the order of the changed vector.
 
         The mean update of a stream is added to the stream. If the plan has `weights` for a stream, the stream is
@@ -185,7 +185,7 @@ class Keeper:
                 for a, b in pieces_of(place.stop - place.start):
                     first, last = place.start + a, place.start + b
                     mean = total.mean(first, last) if total.num_examples or not streams.spans else None
-                    yield Move(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
+                    yield PieceChange(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
         """Return, by cluster name, the models at the start of a global round. If the LPSs keep the models, the result

@@ -14,8 +14,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer
 from fedstrata.store import AnyModel
 from gps.journal.journal import Journal
-from gps.plans.kept_model import KeptModel
 from gps.plans.places import Places
+from gps.plans.vector_files import VectorFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class GlobalRounds:
         self,
         experiment: Experiment,
         *,
-        kept: KeptModel,
+        files: VectorFiles,
         places: Places,
         plan_round: Callable[[int, float | None], Awaitable[bool]],
         journal: Journal,
@@ -47,8 +47,8 @@ class GlobalRounds:
         has made one. One thread of `executor` adds updates to the sums.
         """
         self._experiment = experiment
-        self._kept = kept
-        self._keeper = kept.keeper
+        self._files = files
+        self._keeper = files.keeper
         self._places = places
         self._plan_round = plan_round
         self._journal = journal
@@ -82,7 +82,7 @@ class GlobalRounds:
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
             times = self._clock.of_round(self.global_round, self._exchanged(gathered))
-            following = await asyncio.to_thread(self._kept.following, model, sums, self.global_round)
+            following = await asyncio.to_thread(self._files.following, model, sums, self.global_round)
             model.close()
             model = following
             with self._journal.together(durable=True):  # no `await` in this block
@@ -102,7 +102,7 @@ class GlobalRounds:
         """Return the vector at the start of the open global round. If the file with this vector is damaged, go back by
         one round.
         """
-        model, begun = await asyncio.to_thread(self._kept.begin, self.global_round)
+        model, begun = await asyncio.to_thread(self._files.begin, self.global_round)
         if begun < self.global_round:
             self.global_round = begun
             self._places.go_back_to(begun)

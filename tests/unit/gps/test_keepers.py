@@ -53,10 +53,10 @@ class Mixing(Heads):
 def following(keeper: Keeper, model: AnyModel, sums: Gathered, global_round: int = 0) -> list[float]:
     """What the next global round starts from where the GPS has no optimiser of its own."""
     found: list[float] = []
-    for move in keeper.moves(model, sums, global_round):
-        base = model.read(move.start, move.stop)
-        if move.update is not None:
-            base = move.update if move.is_absolute else base + move.update
+    for change in keeper.changes(sums, global_round):
+        base = model.read(change.start, change.stop)
+        if change.update is not None:
+            base = change.update if change.is_absolute else base + change.update
         found += base.tolist()
     return found
 

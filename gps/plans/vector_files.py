@@ -17,7 +17,7 @@ from fedstrata.tensors import Flat, Layout
 from gps.plans.keepers import Gathered, Keeper
 
 
-class KeptModel:
+class VectorFiles:
     """Write and read the files of global rounds. Each global round has a file for the vector and, if the GPS's
     optimiser has a state, a file for this state.
     """
@@ -78,11 +78,11 @@ class KeptModel:
 
     def _moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
         """Yield, for each piece of the vector, its values, its change, and the optimiser's state."""
-        for move in self.keeper.moves(model, sums, global_round):
-            base, update = model.read(move.start, move.stop), move.update
-            if update is not None and move.is_absolute:
+        for change in self.keeper.changes(sums, global_round):
+            base, update = model.read(change.start, change.stop), change.update
+            if update is not None and change.is_absolute:
                 base, update = (base, update - base) if self._optimiser.has_state else (update, None)
-            yield base, update, self._optimiser.at(global_round, model.layout, move.start, move.stop)
+            yield base, update, self._optimiser.at(global_round, model.layout, change.start, change.stop)
 
     def _metadata(self, global_round: int) -> dict[str, str]:
         return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}

@@ -9,7 +9,7 @@ from gps.record import RunResult, wall_seconds
 from gps.run import Run
 
 
-def standing(run: Run) -> RunResult:
+def result_so_far(run: Run) -> RunResult:
     """Return the content of the record as if the run ended now, without the relevance matrix, which can be large."""
     reports = run.reports.all()
     reported = {name: report.model_sha256 for name, report in reports.items()}
@@ -42,7 +42,7 @@ def result_of(run: Run) -> tuple[RunResult, Timing]:
     """
     ids, first, clock = run.experiment.device_ids(), run.plans.first, run.clock
     result = replace(
-        standing(run),
+        result_so_far(run),
         relevance=first.affinity if first is not None else None,
         relevance_ids=[ids[index] for index in first.related] if first is not None else [],
     )

@@ -4,7 +4,7 @@ Kubernetes.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -48,8 +48,7 @@ class Folder:
         return Authority.load(self._folder / AUTHORITY)
 
     def keep(self, authority: Authority) -> None:
-        with claimed(self._folder):
-            authority.replace_in(self._folder / AUTHORITY)
+        authority.replace_in(self._folder / AUTHORITY)
 
     def holders(self) -> list[Issued]:
         if self._domain is None:
@@ -57,8 +56,7 @@ class Folder:
         return [one for one in map(Issued.read, _places(self._folder)) if one.peer.domain == self._domain]
 
     def give(self, place: str, files: Mapping[str, bytes]) -> None:
-        with claimed(self._folder):  # otherwise the key of one renewal could stay beside the certificate of another
-            write_private(Path(place), files)
+        write_private(Path(place), files)
 
 
 def init(folder: Path, run: str) -> Path:
@@ -93,17 +91,19 @@ def issue(
     names = names_of(role, ids)
     if check_server_domain(server_domain) and role not in SERVERS:
         raise CertificateError(f"--server-domain is for certificates of servers, not of {role}; leave it out")
-    authority_of(folder, release)  # raises if there is none, before a folder is made
+    if not folder.exists():
+        authority_of(folder, release)  # raises if there is none, before a folder is made
+        private_folder(folder)
     place = folder / (names[0].id or role)
     if role == "device":
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
-    if (place / CERT).exists():
-        raise CertificateError(
-            f"{place} has a certificate already; fedstrata certs renew [--server-domain D] makes a new one"
-        )
-    private_folder(folder)
-    authority = partial(authority_of, folder, release)
-    issue_into(folder, authority, names, place, days=days, server_domain=server_domain)
+    with _only_command(folder):
+        authority = authority_of(folder, release)
+        if (place / CERT).exists():
+            raise CertificateError(
+                f"{place} has a certificate already; fedstrata certs renew [--server-domain D] makes a new one"
+            )
+        issue_into(folder, authority, names, place, days=days, server_domain=server_domain)
     return place
 
 
@@ -114,8 +114,8 @@ def revoke(folder: Path, role: str, ids: Sequence[str]) -> list[Path]:
         CertificateError: the name is not allowed, there is no authority, or the list is too long.
     """
     names = names_of(role, ids)
-    Authority.load(folder / AUTHORITY)
-    with claimed(folder):  # otherwise one of two commands at the same time could lose the other's names
+    with _only_command(folder):
+        Authority.load(folder / AUTHORITY)
         files = Revoked.load(folder / AUTHORITY / REVOKED).with_also(names).files()
         places = [folder / AUTHORITY, *_places(folder)]
         for place in places:
@@ -177,11 +177,12 @@ def renew(
     """
     check_server_domain(server_domain)
     keeper, *_ = _places_of(folder, release)
-    authority = keeper.existing_authority()
-    for place, old in _holders([keeper if of_pods else Folder(folder)], authority):
-        files = authority.issued(old.peer.names, days=days, server_domain=server_domain or old.server_domain)
-        place.give(old.place, files)
-        yield Issued.parse(files[CERT], old.place)
+    with _only_command(folder):
+        authority = keeper.existing_authority()
+        for place, old in _holders([keeper if of_pods else Folder(folder)], authority):
+            files = authority.issued(old.peer.names, days=days, server_domain=server_domain or old.server_domain)
+            place.give(old.place, files)
+            yield Issued.parse(files[CERT], old.place)
 
 
 def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
@@ -195,9 +196,10 @@ def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Is
             this case nothing is changed.
     """
     places = _places_of(folder, release)
-    authority = places[0].existing_authority()
-    holders = _holders(places, authority)
-    yield from _trusted(places[0], authority.succeeded(), holders)
+    with _only_command(folder):
+        authority = places[0].existing_authority()
+        holders = _holders(places, authority)
+        yield from _trusted(places[0], authority.succeeded(), holders)
 
 
 def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
@@ -209,18 +211,30 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
             nothing is changed.
     """
     places = _places_of(folder, release)
-    keeper, authority = places[0], places[0].existing_authority()
-    if not authority.before:
-        raise CertificateError(
-            f"{keeper} has only one authority; make a second one with {keeper.command} --authority new"
-        )
-    holders = _holders(places, authority)
-    for place, one in holders:
-        if not authority.has_issued(one.certificate):
+    keeper = places[0]
+    with _only_command(folder):
+        authority = keeper.existing_authority()
+        if not authority.before:
             raise CertificateError(
-                f"{one.place} still has a certificate from the former authority; run {place.renewal} first"
+                f"{keeper} has only one authority; make a second one with {keeper.command} --authority new"
             )
-    yield from _trusted(keeper, authority.alone(), holders)
+        holders = _holders(places, authority)
+        for place, one in holders:
+            if not authority.has_issued(one.certificate):
+                raise CertificateError(
+                    f"{one.place} still has a certificate from the former authority; run {place.renewal} first"
+                )
+        yield from _trusted(keeper, authority.alone(), holders)
+
+
+@contextmanager
+def _only_command(folder: Path) -> Iterator[None]:
+    """Let no other command read or change the certificates in a folder while the block runs. Otherwise a new authority
+    could miss a certificate that is issued meanwhile, and a key could stay beside another key's certificate. A missing
+    folder is not made.
+    """
+    with claimed(folder) if folder.exists() else nullcontext():
+        yield
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:

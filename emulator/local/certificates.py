@@ -1,6 +1,6 @@
 """Issue the certificates of a run on this machine: the run's own authority, and one certificate per process."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fedstrata.experiment import Experiment
@@ -53,22 +53,22 @@ class RunCertificates:
 
     def _issued(self, name: str, names: list[Name]) -> Path:
         place = self._folder / name
-        issue_into(self._folder, self.authority, names, place)
+        with claimed(self._folder):
+            issue_into(self._folder, self.authority(), names, place)
         return place
 
 
 def issue_into(
     folder: Path,
-    authority: Callable[[], Authority],
+    authority: Authority,
     names: Collection[Name],
     place: Path,
     *,
     days: int = CERTIFICATE_DAYS,
     server_domain: str = "",
 ) -> None:
-    """Write a new certificate, and the list of revoked names of `folder`, into its subfolder `place`. `authority` loads
-    the authority only when no other command uses the folder, because the other command may renew the authority.
+    """Write a new certificate, and the list of revoked names of `folder`, into its subfolder `place`. The caller has
+    claimed `folder`.
     """
-    with claimed(folder):
-        write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
-        authority().issue(names, place, days=days, server_domain=server_domain)
+    write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
+    authority.issue(names, place, days=days, server_domain=server_domain)

@@ -343,13 +343,44 @@ def test_a_command_that_waits_for_another_issues_by_the_new_authority(
     assert certs(folder, "issue", "gps") == 0
 
     def after_another(place: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr("emulator.certs.claimed", claimed)
         assert certs(folder, "renew", "--authority", "new") == 0
         return claimed(place)
 
-    monkeypatch.setattr("emulator.local.certificates.claimed", after_another)
+    monkeypatch.setattr("emulator.certs.claimed", after_another)
     assert certs(folder, "issue", "lps", "lps-0") == 0
     assert TlsFiles.load(folder / "lps-0").ca == (folder / "authority" / "ca.pem").read_bytes()
     assert TlsFiles.load(folder / "lps-0").ca == TlsFiles.load(folder / "gps").ca
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (["issue", "lps", "lps-0"], "issue_into"),
+        (["renew"], "_holders"),
+        (["renew", "--authority", "new"], "_holders"),
+        (["renew", "--authority", "drop"], "_holders"),
+    ],
+)
+def test_what_a_command_has_checked_stays_until_it_has_written(
+    folder: Path, words: list[str], step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert certs(folder, "issue", "gps") == 0
+    if "drop" in words:
+        assert certs(folder, "renew", "--authority", "new") == 0
+        assert certs(folder, "renew") == 0
+    tried, taken = list[int](), getattr(work, step)
+    monkeypatch.setattr("fedstrata.store.files.CLAIM_TRIES", 1)
+    monkeypatch.setattr("fedstrata.store.files.CLAIM_PAUSE_S", 0)
+
+    def with_another(*args: object, **options: object) -> object:
+        monkeypatch.setattr(work, step, taken)
+        tried.append(certs(folder, "issue", "lps", "lps-0"))
+        return taken(*args, **options)
+
+    monkeypatch.setattr(work, step, with_another)
+    assert certs(folder, *words) == 0
+    assert tried == [EXIT_RUN_FAILED]
 
 
 def test_a_list_that_no_process_would_take_is_not_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,10 @@
 A device projects each input x to z(x) = A Φ(x) / ‖Φ(x)‖, and clips z to length one. The matrix A has m orthogonal rows
 of length √(d/m). All devices draw the same A from the experiment's seed. For each label c the device sends three
 values: the sum s_c of z, the count n_c, and a quarter of the sum q_c of ‖z‖². Only the GPS receives these values. It
-computes the mean μ_c = s_c / n_c and the label's share p_c of the device's examples. The spread v is the mean of
-‖z − μ_c‖² over a device's examples; the GPS uses the median over devices. w is the standard deviation of the noise on
-each number; it is 0 without noise.
+leaves out labels of which a device has fewer than two examples, or fewer than 3 w. For each other label it computes
+the mean μ_c = s_c / n_c, and the share p_c of these labels' examples. The spread v is the mean of ‖z − μ_c‖² over a
+device's examples. The GPS uses the median over the devices that have such labels. w is the standard deviation of the
+noise on each number; it is 0 without noise.
 
 For devices i and j, there are two kinds of similarity, called views:
 
@@ -14,16 +15,14 @@ For devices i and j, there are two kinds of similarity, called views:
     meaning   = mean of r_c over the labels that both devices have, weighted by 1 / b_c
 
 `mass` is near one if the devices have similar examples in similar shares. `meaning` is near one if each label has
-similar inputs on both devices, whatever the shares. A label is left out if a device has fewer than two examples of it,
-or fewer than 3 w.
+similar inputs on both devices, whatever the shares.
 
 The distance of two devices is one minus their similarity. The GPS clusters the devices by average linkage of these
 distances. It uses the view with the higher silhouette, unless the option `view` names one. If no number of clusters is
 set, the silhouette decides the number, too.
 
 With `privacy.profiles`, devices divide z by the option `clip` before z is clipped, and add Gaussian noise to all
-numbers. `profiles/label_means.py` says how much a single
-example can change an answer.
+numbers. `profiles/label_means.py` says how much a single example can change an answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -114,16 +114,18 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | 
 
 def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
     """Return the spread v. The spread of one device is the mean squared distance of its points from the mean of their
-    label. v is the lower median over the devices. `answers` has the answer of each device.
+    label. v is the lower median over the devices that have a spread. `answers` has the answer of each device.
     """
     blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
-    return max(lower_median(np.concatenate([spreads for *_, spreads in blocks])), LEAST_SPREAD)
+    spreads = np.concatenate([spreads for *_, spreads in blocks])
+    known = spreads[~np.isnan(spreads)]
+    return max(lower_median(known), LEAST_SPREAD) if len(known) else LEAST_SPREAD
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
     """Return for each device and label: the number of examples, the mean of their points, and the squared error that
     noise causes in this mean. A label with too few examples is left out: its number is 0. The fourth array has the
-    spread of each device, see `spread_of`.
+    spread of each device, see `spread_of`. It is NaN if all labels are left out.
     """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
@@ -131,7 +133,8 @@ def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, N
     centres = sums[..., :-2] * (has / safe)[..., None]
     noise = (sums.shape[2] - 2) * deviation**2 / safe**2
     within = np.where(has, sums[..., -1] / SQUARES - counts * ((centres**2).sum(axis=2) - noise), 0.0).sum(axis=1)
-    return counts, centres, noise, np.clip(within / np.maximum((counts - has).sum(axis=1), 1.0), 0.0, 1.0)
+    further = (counts - has).sum(axis=1)
+    return counts, centres, noise, np.clip(within / np.where(further > 0, further, np.nan), 0.0, 1.0)
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:

@@ -205,6 +205,16 @@ def test_likeness_is_that_of_pairs_written_out() -> None:
             assert (found["mass"][i, j], found["meaning"][i, j]) == pytest.approx(plainly(one, other, within[1]))
 
 
+def test_devices_without_two_examples_of_a_label_do_not_change_the_spread() -> None:
+    """Here they are most devices, and say nothing about how far examples of one label are apart."""
+    whole = [label_sums(*points_of(seed, EVEN, UPRIGHT), CLASSES) for seed in range(2)]
+    tiny = [label_sums(UPRIGHT, np.arange(CLASSES), CLASSES)] * 3
+    found, alone = (means_of(answers, 0.0) for answers in (whole + tiny, whole))
+    assert found.spread == alone.spread > 1e-3
+    assert likeness(found, found)["mass"][0, 1] == likeness(alone, alone)["mass"][0, 1] > 0.8
+    assert means_of(tiny, 0.0).spread == 1e-6
+
+
 SETTINGS = {
     "label shares": ([(EVEN, UPRIGHT), (UNEVEN, UPRIGHT)], "mass"),
     "inputs": ([(EVEN, UPRIGHT), (EVEN, TURNED)], None),

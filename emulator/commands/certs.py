@@ -2,9 +2,8 @@
 show.
 """
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -30,13 +29,6 @@ ServerDomain = Annotated[
     typer.Option(metavar="DOMAIN", help="Also put gps.DOMAIN or lps-0.DOMAIN into the certificate of a server."),
 ]
 CERTS = Path("certs")
-
-
-class Change(StrEnum):
-    """Name the two steps of replacing an authority by a new one."""
-
-    new = "new"
-    drop = "drop"
 
 
 @certs.command()
@@ -82,7 +74,7 @@ def renew(
     days: Days = CERTIFICATE_DAYS,
     server_domain: ServerDomain = "",
     authority: Annotated[
-        Change | None,
+        Literal["new", "drop"] | None,
         typer.Option(
             help="Renew no certificates: make a new authority beside the present one, or drop the former one."
         ),
@@ -110,7 +102,7 @@ def renew(
     if authority is None:
         _print(work.renew(folder, days, where, of_pods=pods, server_domain=server_domain))
     else:
-        _print((work.renew_authority if authority is Change.new else work.drop_authority)(folder, where))
+        _print((work.renew_authority if authority == "new" else work.drop_authority)(folder, where))
 
 
 @certs.command()

@@ -2,9 +2,8 @@
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -54,17 +53,11 @@ def examples(
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
-class Described(StrEnum):
-    """Name the documents that have a JSON Schema."""
-
-    EXPERIMENT = "experiment"
-    STATUS = "status"
-
-
 def schema(
     of: Annotated[
-        Described, typer.Argument(help="The thing to describe: the experiment file, or a line of status --json.")
-    ] = (Described.EXPERIMENT),
+        Literal["experiment", "status"],
+        typer.Argument(help="The thing to describe: the experiment file, or a line of status --json."),
+    ] = "experiment",
 ) -> None:
     """Print the JSON Schema of the experiment file, which editors use to check YAML. Or print the JSON Schema of a
     status.
@@ -72,7 +65,7 @@ def schema(
     from emulator.runs.status_schema import status_schema
     from fedstrata.experiment_file import experiment_schema
 
-    found = status_schema() if of is Described.STATUS else experiment_schema()
+    found = status_schema() if of == "status" else experiment_schema()
     print(json.dumps(found, indent=2))
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound="DataclassInstance")
-Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # a number of seconds or joules, or ε
 
 

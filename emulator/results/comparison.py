@@ -62,14 +62,14 @@ class Spread:
         deviation = stdev(found) if len(found) > 1 else None
         return cls(mean=mean, deviation=deviation, count=len(found), of=len(values))
 
-    def said(self, form: Form) -> str:
+    def said(self, form: Form, *, sign: str = "") -> str:
         """Return mean and deviation as text without a unit, such as 91.0 ± 1.2. If some values are not known, the text
         says how many are: 91.0 (1 of 2).
         """
         if self.mean is None:
             return NO_VALUE
         part = f" ({self.count} of {self.of})" if self.count < self.of else ""
-        return form.said(self.mean, self.deviation) + part
+        return form.said(self.mean, self.deviation, sign=sign) + part
 
 
 @dataclass(frozen=True, kw_only=True)

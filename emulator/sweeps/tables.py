@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from emulator.console.units import NO_VALUE
-from emulator.results.comparison import Spread
 from emulator.sweeps import worth
 from emulator.sweeps.results import Difference, SweepResults
 
@@ -62,7 +61,7 @@ def _spreads(results: SweepResults, names: Sequence[str]) -> Table:
         [
             *place.words,
             str(sum((place, seed) in results.records for seed in results.sweep.seeds)),
-            *(_spread(results, results.spread(place, name), name) for name in names),
+            *(results.spread(place, name).said(results.of.named(name).form) for name in names),
         ]
         for place in results.sweep.places
     ]
@@ -73,15 +72,11 @@ def _headings(results: SweepResults, names: Sequence[str]) -> list[str]:
     return [results.of.named(name).heading(name) for name in names]
 
 
-def _spread(results: SweepResults, spread: Spread, name: str, *, sign: str = "") -> str:
-    form = results.of.named(name).form
-    return NO_VALUE if spread.mean is None else form.said(spread.mean, spread.deviation, sign=sign)
-
-
 def _difference(results: SweepResults, difference: Difference | None, name: str) -> str:
     """Return a difference as text, such as +9.9 ± 2.0 (6/6). In this example, the cell is better for six of six
     seeds.
     """
     if difference is None or not difference.spread.count:
         return NO_VALUE
-    return f"{_spread(results, difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"
+    said = difference.spread.said(results.of.named(name).form, sign="+")
+    return f"{said} ({difference.better}/{difference.spread.count})"

@@ -16,7 +16,7 @@ from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
 from emulator.results.trained import read_weights
 from emulator.sweeps.file import NAME, SweepRun
-from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
+from emulator.sweeps.folder import FolderState, completed_record, records_of, state_of
 from emulator.sweeps.page import GAINS
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
@@ -85,7 +85,7 @@ def _completed(bundle: Bundle) -> list[Done]:
     for run in bundle.sweep.runs:
         folder = bundle.folder / run.path
         try:
-            is_done = standing(folder, run.experiment) is RoundStart.DONE
+            is_done = state_of(folder, run.experiment) is FolderState.DONE
         except FedstrataError as error:
             raise DataError(f"{run.label}: {error}") from None
         record = completed_record(folder) if is_done else None

@@ -13,7 +13,7 @@ from emulator.sweep_jobs.objects import JobRequest, SweepObjects, job_name
 from emulator.sweep_jobs.refusals import check
 from emulator.sweeps.claims import Claim
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, check_folder, completed_record, standing
+from emulator.sweeps.folder import FolderState, check_folder, completed_record, state_of
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.store import SweepStore
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
@@ -57,7 +57,7 @@ def sweep_on_kubernetes(
     sweep, out, began = request.sweep, request.store.folder, time.monotonic()
     files = _files(request)
     check_folder(out)
-    wanted = [run for run in sweep.runs if standing(out / run.path, run.experiment) is not RoundStart.DONE]
+    wanted = [run for run in sweep.runs if state_of(out / run.path, run.experiment) is not FolderState.DONE]
     check(sweep, files, request.job)
     api = SweepApi(request.where)
     objects = SweepObjects(
@@ -192,7 +192,7 @@ class _Following:
         try:
             with claim:
                 there.fetch(run)
-                standing(folder, run.experiment)
+                state_of(folder, run.experiment)
                 write_report(folder)
         except (DataError, OutputError, PayloadError) as error:  # such as a damaged record
             self._end(run, pace, 0.0, error)

@@ -23,7 +23,7 @@ from threading import Event, Lock, Thread
 from emulator.runs.archive import read_archive, write_archive
 from emulator.sweeps.claims import Claim, Failure
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, completed_record, joined, standing
+from emulator.sweeps.folder import FolderState, completed_record, joined, state_of
 from emulator.sweeps.s3 import Bucket, temporary_file
 from emulator.sweeps.store import RunClaim
 from fedstrata.errors import AddressError, FedstrataError, OutputError, PayloadError
@@ -205,7 +205,7 @@ class SharedBucket:
                 read_archive(source, folder)
         except (PayloadError, TarError) as error:
             raise self._damaged(name, str(error)) from None
-        if standing(folder, run.experiment) is not RoundStart.DONE:
+        if state_of(folder, run.experiment) is not FolderState.DONE:
             raise self._damaged(name, "the run is not complete")
 
     def _damaged(self, name: str, why: str) -> OutputError:

@@ -24,7 +24,7 @@ SWEEP = "sweep.yaml"
 OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # the content of a run's folder before the record
 
 
-class RoundStart(Enum):
+class FolderState(Enum):
     """Name the possible states of a run's folder when a sweep starts."""
 
     NEW = "nothing, or an incomplete folder, which is removed"
@@ -82,7 +82,7 @@ def _is_written(content: str) -> bool:
         return False
 
 
-def standing(folder: Path, experiment: Experiment) -> RoundStart:
+def state_of(folder: Path, experiment: Experiment) -> FolderState:
     """Return the state of a run's folder. `experiment` is the experiment of the run.
 
     Raises:
@@ -95,14 +95,14 @@ def standing(folder: Path, experiment: Experiment) -> RoundStart:
             raise OutputError(
                 f"{strange[0]} does not belong to a run of this sweep; remove it, or choose another folder"
             )
-        return RoundStart.NEW
+        return FolderState.NEW
     if there.digest != experiment.digest:
         raise OutputError(
             f"{folder} holds a run of another experiment, {there.run_id}; remove it, or choose another folder"
         )
     if completed_record(folder) is not None:
-        return RoundStart.DONE
-    return RoundStart.HALF if (folder / "state").is_dir() else RoundStart.NEW
+        return FolderState.DONE
+    return FolderState.HALF if (folder / "state").is_dir() else FolderState.NEW
 
 
 def completed_record(folder: Path) -> RunRecord | None:

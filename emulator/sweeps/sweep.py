@@ -20,7 +20,7 @@ from emulator.runs.run import RunRequest, on_this_machine
 from emulator.sweeps.check import check_runs
 from emulator.sweeps.claims import Failure, turn_at
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_record, is_drawn, records_of, standing
+from emulator.sweeps.folder import FolderState, check_folder, clear, completed_record, is_drawn, records_of, state_of
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import RunClaim, SweepStore
@@ -91,8 +91,8 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
     raise_limit()
     store, out = request.store, request.store.folder
     check_folder(out)
-    standings = [(run, standing(out / run.path, run.experiment)) for run in request.sweep.runs]
-    wanted = [run for run, there in standings if there is not RoundStart.DONE]
+    states = [(run, state_of(out / run.path, run.experiment)) for run in request.sweep.runs]
+    wanted = [run for run, there in states if there is not FolderState.DONE]
     check_runs(wanted)
     with store.joined(request.sweep):
         work = _Work(request, wanted, display)
@@ -236,7 +236,7 @@ class _Work:
         return RunEnd(failure=failure, record=record, folder=folder, seconds=seconds)
 
     async def _run(self, run: SweepRun, folder: Path) -> FedstrataError | None:
-        is_new = standing(folder, run.experiment) is not RoundStart.HALF
+        is_new = state_of(folder, run.experiment) is not FolderState.HALF
         if is_new:
             clear(folder)
         with run_folder(folder, run.experiment if is_new else None) as experiment:

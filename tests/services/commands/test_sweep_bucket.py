@@ -26,7 +26,7 @@ from emulator.sweeps import s3
 from emulator.sweeps.bucket import SharedBucket
 from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, SweepRun, sweep_of
-from emulator.sweeps.folder import RoundStart, standing
+from emulator.sweeps.folder import FolderState, state_of
 from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.s3 import Bucket
 from fedstrata.errors import AddressError, OutputError
@@ -174,7 +174,7 @@ def test_a_finished_run_is_not_done_again_and_its_record_arrives_whole(to: str, 
     found = other.claim(RUN)
     assert found is not None
     found.release()
-    assert standing(other.folder / RUN.path, RUN.experiment) is RoundStart.DONE
+    assert state_of(other.folder / RUN.path, RUN.experiment) is FolderState.DONE
     arrived, left = files_of(other.folder / RUN.path), files_of(one.folder / RUN.path)
     assert left.keys() - arrived.keys() == {"report.html"}
     assert arrived == {name: left[name] for name in arrived}

@@ -21,7 +21,7 @@ from emulator.sweeps import sweep as sweep_module
 from emulator.sweeps import tables
 from emulator.sweeps.claims import Claim, Failure, failures, opened
 from emulator.sweeps.file import Place, Sweep, SweepRun, sweep_of
-from emulator.sweeps.folder import SWEEP, RoundStart, check_folder, clear, joined, records_of, standing
+from emulator.sweeps.folder import SWEEP, FolderState, check_folder, clear, joined, records_of, state_of
 from emulator.sweeps.page import are_written, write_results
 from emulator.sweeps.progress import Pace, QuietSweep, SweepBars
 from emulator.sweeps.results import SweepResults
@@ -157,8 +157,8 @@ def test_nothing_done_yet_is_a_page_all_the_same(tmp_path: Path) -> None:
 # --- the folder ---------------------------------------------------------------------------------------------
 
 
-def stand(folder: Path, run: int = 0) -> RoundStart:
-    return standing(folder, sweep().runs[run].experiment)
+def stand(folder: Path, run: int = 0) -> FolderState:
+    return state_of(folder, sweep().runs[run].experiment)
 
 
 def finished(folder: Path, **changes: Any) -> Path:
@@ -169,31 +169,31 @@ def finished(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_run_with_a_complete_record_is_done(tmp_path: Path) -> None:
-    assert stand(finished(tmp_path / "run")) is RoundStart.DONE
+    assert stand(finished(tmp_path / "run")) is FolderState.DONE
 
 
 def test_a_run_without_a_folder_or_with_the_beginning_of_one_is_begun(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert stand(folder) is RoundStart.NEW
+    assert stand(folder) is FolderState.NEW
     (folder / "state").mkdir(parents=True)
     (folder / "logs").mkdir()
     (folder / "experiment.yaml").touch()
     (folder / ASIDE).mkdir()  # a record from pods, half fetched
-    assert stand(folder) is RoundStart.NEW
+    assert stand(folder) is FolderState.NEW
     clear(folder)
     assert not folder.exists()
 
 
 def test_a_run_that_had_begun_goes_on(tmp_path: Path) -> None:
     prepare_folder(tmp_path / "run", sweep().runs[0].experiment)
-    assert stand(tmp_path / "run") is RoundStart.HALF
+    assert stand(tmp_path / "run") is FolderState.HALF
 
 
 @pytest.mark.parametrize("damage", [{"status": "failed", "accuracy": {}}, {"clusters": {}}])
 def test_a_run_that_failed_or_whose_record_is_damaged_goes_on(tmp_path: Path, damage: Mapping[str, Any]) -> None:
     folder = finished(tmp_path / "run", **damage)
     (folder / "state").mkdir()
-    assert stand(folder) is RoundStart.HALF
+    assert stand(folder) is FolderState.HALF
 
 
 def test_a_run_of_another_experiment_is_refused(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from fedstrata.process.process import run_loop
 from fedstrata.rounds import (
     Identity,
     Intake,
+    Offer,
     OpenRound,
     ParentCalls,
     ParentStream,
@@ -85,7 +86,7 @@ async def serve(options: argparse.Namespace) -> None:
             started = time.perf_counter()
             sums = OneSum(layout.size, children)
             intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
-            rounds.open(OpenRound.of_one(standing.model, number=number, global_round=number, intake=intake))
+            rounds.open(OpenRound(offers={0: Offer(standing.model)}, number=number, global_round=number, intake=intake))
             await writing.done()
             await rounds.gather()
             pieces = (sums.total.mean(start, stop) for start, stop in pieces_of(layout.size))

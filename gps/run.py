@@ -128,8 +128,7 @@ class Run:
             wait=self.experiment.deadlines.gps,
             clock=self.clock.rounds,
         )
-        refused = Refusals(self.log, self._refuse_lps)
-        refused.reasons.update(self.serving.refusals())
+        refused = Refusals(self.log, self._refuse_lps, known=self.serving.refusals())
         return RoundServer(terms, self.metrics, self.log, executor, accepts_updates=keeper.acceptance, refused=refused)
 
     @property

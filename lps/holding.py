@@ -19,7 +19,7 @@ from fedstrata.methods import Method
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Offer, OpenUpdates, ReceivedModel
+from fedstrata.rounds import Offer, PlainUpdates, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
@@ -44,7 +44,7 @@ class LpsParts:
     task: Task
     metrics: ProcessMetrics
     executor: Executor
-    updates_of: Callable[[Callable[[str], bool]], OpenUpdates]  # given a test of membership
+    updates_of: Callable[[Callable[[str], bool]], PlainUpdates]  # given a test of membership
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class SessionParts:
     gps: ToGps
     clock: LpsClock
     members: Members
-    updates: OpenUpdates
+    updates: PlainUpdates
     notes: Notes
     log: EventLog
 

@@ -25,9 +25,8 @@ class Notes:
         self._home_id = home_id
         self._task = task
         self._refused_devices = refused
-        self.refused = Refusals(log, self._note_ban)
-        for exclusion in refused.exclusions:
-            self.refused.reasons[exclusion.device_id] = exclusion.reason.removeprefix(REFUSED)
+        known = {exclusion.device_id: exclusion.reason.removeprefix(REFUSED) for exclusion in refused.exclusions}
+        self.refused = Refusals(log, self._note_ban, known)
         self._metrics = metrics
         self._log = log
         self._bytes_before = (0, 0)

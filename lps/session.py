@@ -15,7 +15,7 @@ from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
     Intake,
     OpenRound,
-    OpenUpdates,
+    PlainUpdates,
     RoundServer,
     RoundTerms,
     Stage,
@@ -144,11 +144,11 @@ class Session:
         sums: Sums | None = None,
         evaluate_only: bool = False,
     ) -> None:
-        updates = OpenUpdates() if evaluate_only else self._updates
+        updates = PlainUpdates() if evaluate_only else self._updates
         intake = Intake(
             children=children,
             sums=sums,
-            wait=self.server.exchange.wait,
+            wait=self.server.terms.wait,
             executor=self._parts.lps.executor,
             limits=self._parts.members.limits(self._parts.lps.task),
             enough=updates.enough,

@@ -17,7 +17,7 @@ from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # makes the streams of a child work one at a time
+TakeTurn = Callable[[str], AbstractAsyncContextManager[Any]]  # `Turns.one`: waits for a child's turn
 
 
 class Sendable(Protocol):
@@ -79,7 +79,7 @@ class ParentClock:
         return Relayed()
 
     async def model(
-        self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
+        self, take_turn: TakeTurn, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
         """Yield the messages with which a round's model is sent to a child: a header, then the chunks from byte
         `offset` on. A small model is one message.
@@ -90,7 +90,7 @@ class ParentClock:
             return
         yield offer.header_part(offset)
         while offset < offer.codec.payload_bytes:
-            async with turns(child_id):
+            async with take_turn(child_id):
                 yield await offer.chunks.at(offset)
             offset = offer.chunks.end_of(offset)
             reach("download", number)
@@ -137,7 +137,7 @@ class HeldBack(ParentClock):
         return self._transfers.relay(child_id, number)
 
     async def model(
-        self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
+        self, take_turn: TakeTurn, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
         """Yield each part of a model at the time at which the link delivers it."""
         size, before = offer.whole_bytes - offset, offer.header.ByteSize()
@@ -150,7 +150,7 @@ class HeldBack(ParentClock):
             else:
                 yield offer.header_part(offset)
                 piece_bytes = self._transfers.piece_bytes(child_id, DOWN)
-                pieces = _pieces(turns, child_id, offer, offset=offset, transfer=transfer, piece_bytes=piece_bytes)
+                pieces = _pieces(take_turn, child_id, offer, offset=offset, transfer=transfer, piece_bytes=piece_bytes)
                 async for piece in pieces:
                     yield serialised_chunk(pb.ModelPart, piece)
                     reach("download", number)
@@ -165,7 +165,7 @@ class HeldBack(ParentClock):
 
 
 async def _pieces(
-    turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
+    take_turn: TakeTurn, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
     """Yield the payload from byte `offset` on, each piece at its arrival time. This download takes a turn (see `Turns`)
     only to read a chunk. While it waits for a piece to arrive, other downloads can take turns.
@@ -174,7 +174,7 @@ async def _pieces(
     """
     payload_bytes = offer.codec.payload_bytes
     while offset < payload_bytes:
-        async with turns(child_id):
+        async with take_turn(child_id):
             chunk = await offer.chunks.at(offset)
         end = offer.chunks.end_of(offset)
         data, left = memoryview(chunk)[len(chunk) - (end - offset) :], payload_bytes - offset

@@ -85,9 +85,9 @@ class _Parent(_Around):
         self._inner.round_opened()
         self.opened_ns = time.time_ns()
 
-    async def model(self, turns: Any, offer: Any, child_id: str, number: int, offset: int) -> AsyncIterator[Any]:
+    async def model(self, take_turn: Any, offer: Any, child_id: str, number: int, offset: int) -> AsyncIterator[Any]:
         began_ns = time.time_ns()
-        async for part in self._inner.model(turns, offer, child_id, number, offset):
+        async for part in self._inner.model(take_turn, offer, child_id, number, offset):
             yield part
             del part  # releases the memory of this part before the next part is made
         if not offer.header.evaluate_only:

@@ -5,11 +5,11 @@ children.
 from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.mask_keys import OpenUpdates, updates_of
+from fedstrata.rounds.mask_keys import PlainUpdates, updates_of
 from fedstrata.rounds.models_and_updates import Identity, ParentCalls, ReceivedModel, Shield, Update
-from fedstrata.rounds.notes import ChildLimits, HeldOut
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
+from fedstrata.rounds.reported import ChildLimits, HeldOut
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.stages import Asking, OnTime, on_time
 from fedstrata.rpc.session import ParentStream
@@ -23,9 +23,9 @@ __all__ = [
     "Offer",
     "OnTime",
     "OpenRound",
-    "OpenUpdates",
     "ParentCalls",
     "ParentStream",
+    "PlainUpdates",
     "ReceivedModel",
     "Refusals",
     "RoundClient",

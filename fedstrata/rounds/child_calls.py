@@ -13,8 +13,8 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.children import Refusals
-from fedstrata.rounds.notes import check_evaluation, check_run
 from fedstrata.rounds.open_round import Message, OpenRound, RoundTerms
+from fedstrata.rounds.reported import check_evaluation, check_run
 from fedstrata.rounds.uploads import Uploads
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.stream import Turns
@@ -27,7 +27,7 @@ class ChildCalls:
 
     def __init__(
         self,
-        exchange: RoundTerms,
+        terms: RoundTerms,
         metrics: ProcessMetrics,
         log: EventLog,
         executor: Executor,
@@ -37,14 +37,14 @@ class ChildCalls:
         refused: Refusals | None = None,
         hear: Callable[[pb.FetchModelRequest], None] | None = None,
     ) -> None:
-        """Set the settings of all rounds (`exchange`), and the objects that answer calls. `accepts_updates` returns the
-        form that the updates of a round must have. By default, this is the form in `exchange`.
+        """Set the settings of all rounds (`terms`), and the objects that answer calls. `accepts_updates` returns the
+        form that the updates of a round must have. By default, this is the form in `terms`.
 
         `serves` returns False for a child that another parent now serves. `refused` holds the refused children, and
         other objects may use it too. `hear` is called with each child's request for a model. It raises PayloadError for
         a request that no honest child makes.
         """
-        self.exchange = exchange
+        self.terms = terms
         self._metrics = metrics
         self._log = log
         self._executor = executor
@@ -55,7 +55,7 @@ class ChildCalls:
         self._is_released = False
         self._changes = Changes()
         self._turns = Turns()
-        self._uploads = Uploads(exchange, metrics, self.refused, self._turns, accepts_updates)
+        self._uploads = Uploads(terms, metrics, self.refused, self._turns, accepts_updates)
         self._serves = serves or (lambda child_id: True)
         self._hear = hear or (lambda request: None)
 
@@ -74,12 +74,12 @@ class ChildCalls:
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
         """Wait until there is a reply for this child, then stream the reply."""
-        check_run(self.exchange.run_id, request.run_id)
+        check_run(self.terms.run_id, request.run_id)
         child_id = request.child_id
         self.refused.check(child_id)
-        held_until = time.monotonic() + self.exchange.held_s
+        held_until = time.monotonic() + self.terms.held_s
         await self._changes.wait_until(
-            lambda: self._is_released or self._round is not None or self._is_over_for(request), self.exchange.held_s
+            lambda: self._is_released or self._round is not None or self._is_over_for(request), self.terms.held_s
         )
         self._hear_of(request)
         await self._changes.wait_until(
@@ -109,7 +109,7 @@ class ChildCalls:
             yield said
             return
         child_id, offset = request.child_id, opened.resumed_at(request)
-        model = self.exchange.clock.model(self._turns.one, opened.offer_to(child_id), child_id, opened.number, offset)
+        model = self.terms.clock.model(self._turns.one, opened.offer_to(child_id), child_id, opened.number, offset)
         async for part in model:
             yield part
             del part  # releases the memory of this chunk while the next one is awaited
@@ -141,7 +141,7 @@ class ChildCalls:
             PayloadError: no honest child sends this message. The child is refused.
             SupersededError: the child has begun another call.
         """
-        check_run(self.exchange.run_id, message.run_id)
+        check_run(self.terms.run_id, message.run_id)
         with self._refusing(message.child_id):
             if isinstance(message, pb.UpdateHeader):
                 self._uploads.check(self._round, message)
@@ -152,7 +152,7 @@ class ChildCalls:
         """Take one child's update for the open round. If the update misses the round, the reply says so. This is not an
         error.
         """
-        check_run(self.exchange.run_id, header.run_id)
+        check_run(self.terms.run_id, header.run_id)
         try:
             accepted = await self._uploads.take(self._round, header, parts)
         except PayloadError as error:
@@ -160,7 +160,7 @@ class ChildCalls:
             self._metrics.update("rejected")
             raise
         number = self._round.number if self._round else -1
-        return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
+        return pb.UpdateReply(run_id=self.terms.run_id, accepted=accepted, current_round=number)
 
     def check_payload(self, header: pb.UpdateHeader) -> None:
         """Raise PayloadError if this parent does not accept the form of an update."""
@@ -168,10 +168,10 @@ class ChildCalls:
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
         """Return how many bytes of a child's upload have arrived."""
-        check_run(self.exchange.run_id, request.run_id)
+        check_run(self.terms.run_id, request.run_id)
         opened = self._round
         offset, number = (opened.offset_of(request), opened.number) if opened else (0, -1)
-        return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
+        return pb.LocateUpdateResponse(run_id=self.terms.run_id, offset=offset, current_round=number)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
         """Take a child's measurement of the final model. A repeated call changes nothing.
@@ -181,7 +181,7 @@ class ChildCalls:
             NotReadyError: the parent does not offer the final model yet, for instance after a restart. The child has to
                 fetch the model of the open round.
         """
-        check_run(self.exchange.run_id, run_id)
+        check_run(self.terms.run_id, run_id)
         with self._refusing(evaluation.device_id):
             check_evaluation(evaluation)
             if self._finished is not None:

@@ -83,7 +83,7 @@ class RoundResult:
 
 
 @dataclass
-class Notes:
+class ChildReports:
     """Keep all that children report in addition to tensors: losses, measurements and transferred bytes."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -217,9 +217,13 @@ class Children:
 class Refusals:
     """Hold the children that a parent has refused until the end of the run, with the reasons."""
 
-    def __init__(self, log: EventLog, on_ban: Callable[[str, str], None] | None = None) -> None:
-        """Set `on_ban`, which is called with each refused child and the reason."""
-        self.reasons: dict[str, str] = {}
+    def __init__(
+        self, log: EventLog, on_ban: Callable[[str, str], None] | None = None, known: Mapping[str, str] | None = None
+    ) -> None:
+        """Set `on_ban`, which is called with each refused child and the reason, and `known`, the children that were
+        refused before a restart, with the reasons.
+        """
+        self.reasons = dict(known or {})
         self._log = log
         self._on_ban = on_ban or (lambda child_id, reason: None)
 

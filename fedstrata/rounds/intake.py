@@ -11,8 +11,8 @@ from functools import partial
 
 from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, SupersededError
 from fedstrata.experiment import TierDeadline
-from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildState, Enough, Notes, RoundResult, Upload
-from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
+from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildReports, ChildState, Enough, RoundResult, Upload
+from fedstrata.rounds.reported import NO_LIMITS, ChildLimits
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -39,10 +39,10 @@ class Intake(Children):
         self.sums = sums
         self._executor = executor
         self.limits = limits
-        self._notes = Notes()
+        self._reports = ChildReports()
         self._folding = asyncio.Lock()
         self._is_void = False  # if true, the sum is emptied before the next value is added
-        self.reported = asyncio.Event()  # set while the round waits for no child
+        self.completed = asyncio.Event()  # set while the round waits for no child
         self._when_void: list[Callable[[], None]] = []
         self.voided = 0
         self.is_closed = False
@@ -132,7 +132,7 @@ class Intake(Children):
             self._sums.count(upload.child_id, upload.weights)
             child.upload = None
             self._move(child, ChildState.ACCEPTED)
-            self._notes.keep(header, upload)
+            self._reports.keep(header, upload)
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
@@ -140,7 +140,7 @@ class Intake(Children):
         child = self._child(child_id)
         if child.state is ChildState.AWAITED and not self.is_closed:
             self._move(child, ChildState.ACCEPTED)
-            self._notes.evaluations[child_id] = [evaluation]
+            self._reports.evaluations[child_id] = [evaluation]
             self._tell()
 
     # --- faults and deadlines -----------------------------------------------------------------
@@ -181,9 +181,9 @@ class Intake(Children):
     def void(self) -> None:
         """Empty the sum, and wait again for all children that are still in the round."""
         self._is_void = True
-        self._notes = Notes()
+        self._reports = ChildReports()
         self.voided += 1
-        self.reported.clear()
+        self.completed.clear()
         for child in self._children.values():
             child.begin_anew()
             if child.state is ChildState.ACCEPTED:
@@ -205,11 +205,11 @@ class Intake(Children):
             self._empty_if_void()
             self.is_closed = True
             self.sums = None
-        return self._notes.result(self._children)
+        return self._reports.result(self._children)
 
     def _tell(self) -> None:
         if self.is_complete:
-            self.reported.set()
+            self.completed.set()
 
     def _current(self, upload: Upload) -> Child:
         child = self._child(upload.child_id)

@@ -1,7 +1,7 @@
 """Secure aggregation at a parent: the keys of its children, and the list of the devices that mask updates for the same
 sum (the roster).
 
-`OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
+`PlainUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
 only public keys, and cannot remove masks with them. If a child leaves the round or sends another key, the sum is
 emptied. The other children then mask their updates again.
 """
@@ -130,19 +130,6 @@ class KeyRing:
             return None
         return key
 
-    def check_size(self, children: int) -> None:
-        """Raise RunStoppedError if a round with secure aggregation cannot have this many devices."""
-        if not self.min_devices <= children <= MOST_MASKED:
-            raise RunStoppedError(
-                f"a round asks {children} devices, and secure_aggregation needs {self.min_devices} (min_devices) to "
-                f"{MOST_MASKED}; "
-                + (
-                    "form fewer clusters, or remove secure_aggregation"
-                    if children < self.min_devices
-                    else f"set training.participation: {MOST_MASKED}, or form more clusters"
-                )
-            )
-
 
 class Masked(Stage):
     """Let the children of a round hide their updates with masks that cancel in the sum, so that the parent learns only
@@ -252,7 +239,7 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
         ) from None
 
 
-class OpenUpdates:
+class PlainUpdates:
     """Accept updates without secure aggregation, so that the parent can read each update. Updates have the encoding
     that the experiment sets for their link. Children send no mask keys.
     """
@@ -287,7 +274,7 @@ class OpenUpdates:
         """Raise RunStoppedError if a complete sum is impossible for honest updates. Only masked updates are checked."""
 
 
-class MaskedUpdates(OpenUpdates):
+class MaskedUpdates(PlainUpdates):
     """Accept updates as integers to which children have added masks. The masks cancel in the sum, so the parent learns
     only the sum of the updates.
 
@@ -309,7 +296,17 @@ class MaskedUpdates(OpenUpdates):
         self.keys.show(request.child_id, request.mask_key)
 
     def check_size(self, children: int) -> None:
-        self.keys.check_size(children)
+        least = self.keys.min_devices
+        if not least <= children <= MOST_MASKED:
+            raise RunStoppedError(
+                f"a round asks {children} devices, and secure_aggregation needs {least} (min_devices) to "
+                f"{MOST_MASKED}; "
+                + (
+                    "form fewer clusters, or remove secure_aggregation"
+                    if children < least
+                    else f"set training.participation: {MOST_MASKED}, or form more clusters"
+                )
+            )
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
         return [Masked(self.keys, intake, max_examples)]
@@ -318,15 +315,15 @@ class MaskedUpdates(OpenUpdates):
         await asyncio.to_thread(check_unmasked, totals)
 
 
-def updates_of(experiment: Experiment, security: Security) -> Callable[[Callable[[str], bool]], OpenUpdates]:
-    """Return a function that creates the object for a parent's updates (`OpenUpdates` or `MaskedUpdates`). The function
+def updates_of(experiment: Experiment, security: Security) -> Callable[[Callable[[str], bool]], PlainUpdates]:
+    """Return a function that creates the object for a parent's updates: `PlainUpdates` or `MaskedUpdates`. The function
     takes `has_member` (see `KeyRing`).
 
     The package that checks keys is loaded only with secure aggregation.
     """
     secure = experiment.secure_aggregation
     if secure is None:
-        return lambda has_member: OpenUpdates()
+        return lambda has_member: PlainUpdates()
     from fedstrata.trust.mask_proofs import KeyCheck
 
     return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, security.tls).check)

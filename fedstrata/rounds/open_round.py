@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.round_side import ParentClock
@@ -16,10 +15,8 @@ from fedstrata.rounds.children import ChildState, Refusals
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.offer import Offer
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Layout
-from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -127,20 +124,11 @@ class OpenRound:
     global_round: int
     offers: Mapping[int, Offer]  # offers by cluster
     intake: Intake
-    clusters: Mapping[str, int] = field(
-        default_factory=dict
-    )  # cluster by child; a missing child is in the first cluster
+    clusters: Mapping[str, int] = field(default_factory=dict)  # cluster by child; other children are in cluster 0
     evaluate_only: bool = False
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock: begin of the global round
     stages: Sequence[Stage] = ()
-
-    @classmethod
-    def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start with the same model. `told` has arrays that the GPS sends to all
-        devices, and `rest` the other fields of the round.
-        """
-        return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
         """Prepare the headers of the round's models. Every child receives the header before the model."""

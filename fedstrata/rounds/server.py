@@ -21,13 +21,13 @@ class RoundServer(ChildCalls):
 
     def open(self, opened: OpenRound) -> None:
         """Open a round, so that children can fetch its model and answer."""
-        opened.announce(self.exchange.run_id, self.exchange.link.down)
+        opened.announce(self.terms.run_id, self.terms.link.down)
         for child_id in self.refused:  # before any child learns of the round
             opened.intake.exclude(child_id)
         opened.intake.when_void(self._changes.tell)
         around = Around(
             opened=opened,
-            terms=self.exchange,
+            terms=self.terms,
             refused=self.refused,
             changes=self._changes,
             metrics=self._metrics,
@@ -36,7 +36,7 @@ class RoundServer(ChildCalls):
         for stage in opened.stages:
             stage.begin(around)
         self._round = opened
-        self.exchange.clock.round_opened()
+        self.terms.clock.round_opened()
         self._metrics.round_opened(opened.number)
         self._changes.tell()
 
@@ -71,10 +71,10 @@ class RoundServer(ChildCalls):
             RunStoppedError: too few children have reported, or too few are left that can still report.
         """
         opened = self.opened()
-        intake, wait = opened.intake, self.exchange.wait
+        intake, wait = opened.intake, self.terms.wait
         for stage in opened.stages:
             await stage.gather()
-        until_complete = partial(wait_until, intake.reported, lambda: intake.is_complete)
+        until_complete = partial(wait_until, intake.completed, lambda: intake.is_complete)
         while not await wait_awake(until_complete, wait.deadline_s):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self.refused.reasons)

@@ -11,8 +11,8 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
 from fedstrata.rounds.children import ChildState, Refusals, Upload
-from fedstrata.rounds.notes import check_notes
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Verdict
+from fedstrata.rounds.reported import check_notes
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import PayloadCodec

@@ -19,9 +19,9 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
-from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.open_round import Message
+from fedstrata.rounds.reported import check_run
 from fedstrata.rpc.payload import accepted_parts
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.tensors import Flat, Layout, PayloadCodec

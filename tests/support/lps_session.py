@@ -10,7 +10,7 @@ from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import OpenUpdates, ReceivedModel
+from fedstrata.rounds import PlainUpdates, ReceivedModel
 from fedstrata.streams.streams import Streams, streams_of
 from fedstrata.tasks import make_task
 from fedstrata.v1.gps_service_pb2 import Cluster
@@ -27,7 +27,7 @@ def session_of(
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     lps = LpsParts(
         experiment=experiment, method=method, streams=streams or streams_of(experiment, method, model), model=model,
-        task=make_task(experiment), updates_of=lambda has_member: OpenUpdates(),
+        task=make_task(experiment), updates_of=lambda has_member: PlainUpdates(),
         state_folder=folder, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from fedstrata.rounds import (
     Asking,
     Identity,
     Intake,
+    Offer,
     OpenRound,
     ParentCalls,
     RoundClient,
@@ -120,14 +121,14 @@ def open_round(
     server: RoundServer, folder: Path, number: int, children: dict[str, int], deadline: Deadline | None = None
 ) -> ExactSum:
     """Open a round whose model is the round's number plus 0, 1, 2, …; gives its sum."""
-    layout = server.exchange.layout
+    layout = server.terms.layout
     path = folder / f"model-{number}.safetensors"
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
     sums = OneSum(layout.size, children)
-    intake = Intake(children=children, sums=sums, wait=server.exchange.wait)
+    intake = Intake(children=children, sums=sums, wait=server.terms.wait)
     model = ModelFile(path, layout)
     stages = on_time(deadline or Deadline())
-    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=stages))
+    server.open(OpenRound(offers={0: Offer(model)}, number=number, global_round=number, intake=intake, stages=stages))
     return sums.total
 
 

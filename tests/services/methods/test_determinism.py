@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, OpenRound, RoundServer, RoundTerms
+from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
@@ -198,7 +198,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     with ThreadPoolExecutor(1) as executor:
         server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor)
         intake = Intake(children=CHILDREN, sums=sums, wait=wait, executor=executor)
-        server.open(OpenRound.of_one(ModelFile(path, LAYOUT), number=0, global_round=0, intake=intake))
+        server.open(OpenRound(offers={0: Offer(ModelFile(path, LAYOUT))}, number=0, global_round=0, intake=intake))
         feeds: dict[str, asyncio.Queue[pb.UpdatePart | None]] = {name: asyncio.Queue(1) for name in CHILDREN}
         waiting = {name: _parts(name, update) for name, update in updates.items()}
         async with asyncio.TaskGroup() as jobs:

@@ -8,7 +8,7 @@ import pytest
 
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import TierDeadline
-from fedstrata.rounds import Intake, OpenRound, RoundServer
+from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store.model_file import ModelInMemory
@@ -29,7 +29,7 @@ def opened(clock: SetTime, *links: str) -> tuple[RoundServer, OneSum]:
     sums = OneSum(LAYOUT.size, {DEVICE: 1})
     intake = Intake(children=[DEVICE], sums=sums, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.arange(LAYOUT.size, dtype=np.float32))
-    server.open(OpenRound.of_one(model, number=0, global_round=0, intake=intake))
+    server.open(OpenRound(offers={0: Offer(model)}, number=0, global_round=0, intake=intake))
     return server, sums
 
 
@@ -110,7 +110,7 @@ async def test_an_update_without_bytes_still_takes_its_latency() -> None:
     server = held_back_parent(transfers(clock, "device-lps: {latency: 70ms}"), Layout(()))
     intake = Intake(children=[DEVICE], sums=OneSum(0, {DEVICE: 1}), wait=TierDeadline())
     model = ModelInMemory(Layout(()), np.empty(0, np.float32))
-    server.open(OpenRound.of_one(model, number=0, global_round=0, intake=intake))
+    server.open(OpenRound(offers={0: Offer(model)}, number=0, global_round=0, intake=intake))
     codec = PayloadCodec(Layout(()), "float32")
     header = pb.UpdateHeader(
         run_id=RUN_ID, child_id=DEVICE, round=0, payload=payload_header(codec, name=PART, num_examples=1)
@@ -133,7 +133,7 @@ async def test_who_is_given_up_half_way_leaves_a_shared_link_to_the_others_withi
     sums = OneSum(LAYOUT.size, dict.fromkeys(names, 1))
     intake = Intake(children=names, sums=sums, wait=TierDeadline(quorum_ratio=0.5))
     model = ModelInMemory(LAYOUT, np.arange(LAYOUT.size, dtype=np.float32))
-    server.open(OpenRound.of_one(model, number=1, global_round=1, intake=intake))
+    server.open(OpenRound(offers={0: Offer(model)}, number=1, global_round=1, intake=intake))
 
     async def parts() -> AsyncIterator[pb.UpdatePart]:
         for start in range(0, SIZE, 10_000):

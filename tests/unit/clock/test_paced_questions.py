@@ -20,7 +20,7 @@ from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Plan, Question
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Asking, Intake, OpenRound, RoundServer
+from fedstrata.rounds import Asking, Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
@@ -51,7 +51,8 @@ def asked(clock: SetTime, number: int = 2) -> RoundServer:
     server = held_back_parent(Transfers(device_links(real()), clock), LAYOUT)
     intake = Intake(children=IDS, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.zeros(3, np.float32))
-    server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=[Asking(QUESTION)]))
+    stages = [Asking(QUESTION)]
+    server.open(OpenRound(offers={0: Offer(model)}, number=number, global_round=number, intake=intake, stages=stages))
     return server
 
 
@@ -104,7 +105,7 @@ async def test_answers_share_links_as_updates_do_and_a_latency_later_devices_go_
     # and whoever asks later, as after it was killed, waits for nothing
     assert await together(clock, told(server, clock, 0, start=went_on + 9 * S)) == [went_on + 9 * S]
 
-    carried = server.exchange.clock.take(2)
+    carried = server.terms.clock.take(2)
     assert [(each.child, each.direction, each.bytes, each.is_answer) for each in carried] == [
         line
         for child, answer in enumerate(answers)

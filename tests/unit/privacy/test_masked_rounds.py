@@ -20,8 +20,9 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
     Identity,
     Intake,
+    Offer,
     OpenRound,
-    OpenUpdates,
+    PlainUpdates,
     ReceivedModel,
     RoundClient,
     RoundServer,
@@ -51,13 +52,13 @@ class Parent:
     """A parent whose children mask, with a round open."""
 
     server: RoundServer
-    updates: OpenUpdates
+    updates: PlainUpdates
     sums: OneSum
 
     @classmethod
     def of(
         cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER,
-        deadline: Deadline | None = None, updates: OpenUpdates | None = None,
+        deadline: Deadline | None = None, updates: PlainUpdates | None = None,
     ) -> "Parent":  # fmt: skip
         updates = updates or MaskedUpdates(IDS.__contains__, 3, KeyCheck(EXPERIMENT.run_id, None).check)
         terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait)
@@ -73,10 +74,10 @@ class Parent:
         path, most = folder / f"model-{number}.safetensors", dict.fromkeys(children, 4)
         write_model(path, LAYOUT, [np.arange(LAYOUT.size, dtype=np.float32) + number], {})
         self.sums = OneSum(LAYOUT.size, most, self.updates.fold)
-        intake = Intake(children=most, sums=self.sums, wait=self.server.exchange.wait, enough=self.updates.enough)
+        intake = Intake(children=most, sums=self.sums, wait=self.server.terms.wait, enough=self.updates.enough)
         stages = [*self.updates.stages(intake, sum(most.values())), *on_time(deadline or Deadline())]
-        model = ModelFile(path, LAYOUT)
-        self.server.open(OpenRound.of_one(model, number=number, global_round=number, intake=intake, stages=stages))
+        offers = {0: Offer(ModelFile(path, LAYOUT))}
+        self.server.open(OpenRound(offers=offers, number=number, global_round=number, intake=intake, stages=stages))
 
     async def mean(self) -> Flat:
         """The round's result."""
@@ -382,7 +383,7 @@ async def test_what_is_no_key_is_refused(tmp_path: Path, key: pb.MaskKey, monkey
 
 
 async def test_a_device_that_masks_is_refused_by_a_parent_that_does_not_know_of_it(tmp_path: Path) -> None:
-    parent = Parent.of(tmp_path, updates=OpenUpdates())
+    parent = Parent.of(tmp_path, updates=PlainUpdates())
     with pytest.raises(PayloadError, match="its parent runs without secure_aggregation"):
         await Child(parent, IDS[0]).client.fetch(-1)
 
@@ -401,7 +402,7 @@ async def test_keys_of_strangers_are_not_kept() -> None:
 )
 def test_a_round_of_too_few_or_too_many_does_not_begin(children: int, says: str) -> None:
     with pytest.raises(RunStoppedError, match=says):
-        KeyRing(lambda child_id: True, 3, no_check).check_size(children)
+        MaskedUpdates(lambda child_id: True, 3, no_check).check_size(children)
 
 
 class Vouching:

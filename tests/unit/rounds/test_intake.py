@@ -253,9 +253,9 @@ async def test_a_void_after_the_last_report_waits_again_instead_of_spinning() ->
     intake, _ = intake_of({"a": 1, "b": 1})
     await send(intake, "a", vector(1.0), 1)
     intake.exclude("b")
-    assert intake.reported.is_set()
+    assert intake.completed.is_set()
     intake.void()
-    assert not intake.reported.is_set()
+    assert not intake.completed.is_set()
     assert intake.missing == ("a",)
 
 

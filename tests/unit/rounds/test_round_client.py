@@ -11,7 +11,7 @@ import pytest
 from fedstrata.errors import ParentAwayError, PayloadError
 from fedstrata.experiment import Encoding, LinkSettings
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds import Identity, Intake, OpenRound, ParentCalls, ReceivedModel, RoundClient
+from fedstrata.rounds import Identity, Intake, Offer, OpenRound, ParentCalls, ReceivedModel, RoundClient
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import CHUNK_BYTES, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
@@ -159,8 +159,8 @@ async def test_a_download_that_was_cut_is_not_completed_with_another_model_of_th
     write_model(path, LARGE, [another], {})
 
     def open_anew() -> None:
-        intake = Intake(children={"a": 2}, sums=OneSum(LARGE.size, {"a": 2}), wait=server.exchange.wait)
-        server.open(OpenRound.of_one(ModelFile(path, LARGE), number=0, global_round=0, intake=intake))
+        intake = Intake(children={"a": 2}, sums=OneSum(LARGE.size, {"a": 2}), wait=server.terms.wait)
+        server.open(OpenRound(offers={0: Offer(ModelFile(path, LARGE))}, number=0, global_round=0, intake=intake))
 
     wire = Wire(server, cut_down=(3,))  # header and two chunks of the first model
     wire.on_cut = open_anew

@@ -53,7 +53,7 @@ def open_asking(server: RoundServer, number: int) -> None:
         )
         for cluster in (0, 1)
     }
-    intake = Intake(children=CHILDREN, wait=server.exchange.wait)
+    intake = Intake(children=CHILDREN, wait=server.terms.wait)
     server.open(
         OpenRound(
             number=number,

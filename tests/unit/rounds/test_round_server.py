@@ -22,7 +22,7 @@ from fedstrata.errors import (
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Intake, OpenRound, Refusals, RoundServer
+from fedstrata.rounds import Intake, Offer, OpenRound, Refusals, RoundServer
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import SMALL_BYTES, Flat, Layout, PayloadCodec
@@ -213,15 +213,15 @@ async def test_a_measurement_sent_again_after_a_restart_stops_no_device(tmp_path
         restarted.evaluate(RUN_ID, measured)
     restarted.finish()  # or it was the last, and nothing more is wanted
     restarted.evaluate(RUN_ID, measured)
-    exchange = restarted.exchange
+    terms = restarted.terms
     with pytest.raises(NotReadyError), ThreadPoolExecutor(1) as executor:  # or it has not come to a round yet
-        RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor).evaluate(RUN_ID, measured)
+        RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), executor).evaluate(RUN_ID, measured)
 
 
 async def test_a_child_with_an_impossible_measurement_of_the_final_model_is_not_waited_for(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2, "b": 2}, wait=TierDeadline(quorum_ratio=0.5))
-    intake, model = Intake(children=["a", "b"], wait=server.exchange.wait), server.opened().offer_to("a").model
-    server.open(OpenRound.of_one(model, number=1, global_round=1, intake=intake, evaluate_only=True))
+    intake, model = Intake(children=["a", "b"], wait=server.terms.wait), server.opened().offer_to("a").model
+    server.open(OpenRound(offers={0: Offer(model)}, number=1, global_round=1, intake=intake, evaluate_only=True))
     with pytest.raises(PayloadError, match="training has diverged"):
         server.evaluate(RUN_ID, pb.Evaluation(device_id="a", loss_sum=math.nan, num_examples=2))
     server.evaluate(RUN_ID, pb.Evaluation(device_id="b", num_examples=2))

@@ -5,7 +5,7 @@ the device's data. Then it trains for its LPS until the run is over.
 from functools import partial
 from typing import Any
 
-from device.enrolment import GpsLink
+from device.enrolment import GpsClient
 from device.rounds import DeviceRounds, Served
 from device.work import DeviceProcess, DeviceWork, answered
 from fedstrata.clock.device_side import Done
@@ -44,8 +44,8 @@ class DeviceAgent:
         """
         host = self._host
         data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
-        link = GpsLink(
-            host.channels.gps(),
+        gps = GpsClient(
+            host.channels.gps,
             host.experiment,
             device_id=self.device_id,
             device_index=self._index,
@@ -53,12 +53,12 @@ class DeviceAgent:
             process_id=host.process_id,
             log=self._log,
         )
-        await self._enroll(link, data)
+        await self._enroll(gps, data)
         backoff = Backoff()
         silent: gps_pb.FetchAssignmentResponse | None = None
         refusals = 0  # refused TLS connections in a row by the LPS that the GPS names
         while True:
-            assignment = await self._assignment(link, data)
+            assignment = await self._assignment(gps, data)
             if silent is not None:
                 refusals = await self._count_refusal(silent, assignment, refusals)
                 silent = None
@@ -66,7 +66,7 @@ class DeviceAgent:
                     await backoff.pause()
                     continue  # ask the GPS again: the assignment may have changed
             self._log.info("assigned", cluster=assignment.home_id, lps=assignment.lps_address)
-            served = Served(assignment, lambda: self._assignment(link, data), self._silence_s, backoff)
+            served = Served(assignment, lambda: self._assignment(gps, data), self._silence_s, backoff)
             try:
                 return await self._rounds.take_part(served, data)
             except ParentAwayError as error:  # the LPS may have moved, or another has adopted the cluster
@@ -100,30 +100,30 @@ class DeviceAgent:
             raise HandshakeError(reason)
         return before + 1
 
-    async def _enroll(self, link: GpsLink, data: DeviceData) -> None:
+    async def _enroll(self, gps: GpsClient, data: DeviceData) -> None:
         was_born = self._store.was_born()
         if self._host.keeps_state:
             self._store.mark_born()
         who = (len(data.train), len(data.test), self._host.pod_name)
-        enrolled = await link.enroll(*who)
+        enrolled = await gps.enroll(*who)
         if enrolled.is_known and self._host.keeps_state and not was_born and not self._rounds.have_begun:
             self._log.warning("state_lost", reason="this device's personal state is gone; it begins with a new one")
-            await link.enroll(*who, has_lost_state=True)
+            await gps.enroll(*who, has_lost_state=True)
         self._log.info("enrolled", is_late=enrolled.is_late)
-        await self._answer_all(link, data, is_late=enrolled.is_late)
+        await self._answer_all(gps, data, is_late=enrolled.is_late)
 
-    async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
+    async def _assignment(self, gps: GpsClient, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
         """Wait for the GPS's assignment, and return it: the LPS that serves this device now. If the GPS does not know
         this device, enrol again first.
         """
         while True:
             try:
-                return await link.assignment()
+                return await gps.assignment()
             except UnknownChildError as error:
                 self._log.info("enrolled_again", reason=str(error))
-                await self._enroll(link, data)
+                await self._enroll(gps, data)
 
-    async def _answer_all(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
+    async def _answer_all(self, gps: GpsClient, data: DeviceData, *, is_late: bool) -> None:
         """Answer the questions that the method asks before training. Some questions are relayed: the GPS forwards each
         device's answer to the other devices. After answering a relayed question, receive the other devices' answers.
 
@@ -142,7 +142,7 @@ class DeviceAgent:
                 examples = work.trained_examples - before
                 done = Done(began_ns=began_ns, device_index=self._index, examples=examples)
                 await self._host.clock.trained(answer, done)
-                await link.submit_answer(answer)
+                await gps.submit_answer(answer)
                 self._log.info("answered", question=question.name)
             if question.relayed:
-                heard = await link.hear(question, partial(method.hear, question, work))
+                heard = await gps.hear(question, partial(method.hear, question, work))

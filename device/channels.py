@@ -20,7 +20,7 @@ class Channels:
         self._meter = meter
         self.security = security
         self._connections: list[Connection] = []
-        self._gps = GpsServiceStub(self._open(gps_address, GPS))
+        self.gps = GpsServiceStub(self._open(gps_address, GPS))
         self._lps: dict[tuple[str, str], Any] = {}
         self._reached: set[tuple[str, str]] = set()
         self._greetings: dict[tuple[str, str], asyncio.Future[str | None]] = {}
@@ -32,10 +32,6 @@ class Channels:
     async def until_gps_reached(self, log: EventLog) -> None:
         """Wait for the first connection to the GPS. Raises HandshakeError if device and GPS do not trust each other."""
         await self._connections[0].until_reached(log)
-
-    def gps(self) -> Any:
-        """Return the gRPC stub of the GPS."""
-        return self._gps
 
     def lps(self, lps_id: str, address: str) -> Any:
         """Return the gRPC stub of an LPS at this address."""

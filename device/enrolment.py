@@ -17,7 +17,7 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 
 
-class GpsLink:
+class GpsClient:
     """Make the calls of one device to the GPS."""
 
     def __init__(

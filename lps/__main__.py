@@ -93,7 +93,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         uploads=uploads,
         refused=metrics.refused,
     )
-    servicer = LpsServicer(agent.clusters, agent.knows_clusters, uploads, agent.held_s)
+    servicer = LpsServicer(agent.handlers, agent.knows_clusters, uploads, agent.held_s)
     server.add(add_LpsServiceServicer_to_server, servicer, SERVICE)
     names = options.http_names.split(",")
     with StatusServer(

@@ -26,7 +26,7 @@ from lps.holding import LpsParts
 from lps.report_files import newest_reports
 from lps.session import Session
 from lps.spanning.streams import accepted_model
-from lps.to_gps import GpsLink, Plans
+from lps.to_gps import GpsClient, NewestPlan
 
 
 class LpsAgent:
@@ -37,7 +37,7 @@ class LpsAgent:
         security: Security,
     ) -> None:  # fmt: skip
         self._experiment, self._state, self._metrics, self._log = experiment, state, metrics, log
-        self._gps = GpsLink(experiment, lps_id, gps, metrics=metrics, log=log, security=security)
+        self._gps = GpsClient(experiment, lps_id, gps, metrics=metrics, log=log, security=security)
         model = build_model(experiment.model, dataset_info(experiment.data))
         method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in method.questions())
@@ -52,9 +52,11 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
             updates_of=updates_of(experiment, security),
         )
-        self._plans = Plans(None if devices_come_to_others(experiment) else HOLD_S)
-        self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log, advice_on=security.advice_on)
-        self.clusters, self.knows_clusters = self._clusters.faces, self._clusters.are_known
+        self._newest_plan = NewestPlan(None if devices_come_to_others(experiment) else HOLD_S)
+        self._clusters = Clusters(
+            self._gps, self._session_of, self._newest_plan, lps_id, log, advice_on=security.advice_on
+        )
+        self.handlers, self.knows_clusters = self._clusters.handlers, self._clusters.are_known
         self.held_s = hold_s(experiment.device_count)  # the longest time for which a device's call waits for a reply
         self._may_have_begun = True
 
@@ -102,5 +104,5 @@ class LpsAgent:
     def _session_of(self, cluster: pb.Cluster) -> Session:
         log, streams = self._log.bind(cluster=cluster.home_id), self._parts.streams
         accepts_model = partial(accepted_model, self._experiment, streams) if streams.spans else None
-        gps = self._gps.of_session(cluster, streams, self._plans, log, accepts_model)
+        gps = self._gps.of_session(cluster, streams, self._newest_plan, log, accepts_model)
         return Session(self._parts, cluster, gps, log)

@@ -14,7 +14,7 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.kept.model_search import ModelSearch
 from lps.session import Session
-from lps.to_gps import GpsLink, Plans
+from lps.to_gps import GpsClient, NewestPlan
 from lps.waits import Waits
 
 Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # fetch the clusters of a plan newer than this version
@@ -37,22 +37,22 @@ class _Service:
 
 class Clusters:
     """Hold the sessions of an LPS, one per cluster. Also hold, for each cluster, the object that answers the calls of
-    the cluster's devices (`faces`).
+    the cluster's devices (`handlers`).
     """
 
     def __init__(
-        self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog, *,
-        advice_on: Callable[[str], str],
+        self, gps: GpsClient, session_of: Callable[[pb.Cluster], Session], newest_plan: NewestPlan, lps_id: str,
+        log: EventLog, *, advice_on: Callable[[str], str],
     ) -> None:  # fmt: skip
         """Set `session_of`, the function that returns the session of a cluster. For `advice_on`, see `Waits`."""
-        self.faces: dict[str, RoundServer | ModelSearch] = {}
+        self.handlers: dict[str, RoundServer | ModelSearch] = {}
         self.are_known = asyncio.Event()
         self._gps = gps
         self._session_of = session_of
-        self._plans = plans
+        self._newest_plan = newest_plan
         self._lps_id = lps_id
         self._log = log
-        self._waits = Waits(self.faces, advice_on)
+        self._waits = Waits(self.handlers, advice_on)
         self._services: dict[str, _Service] = {}
         self._is_over = False
 
@@ -73,7 +73,7 @@ class Clusters:
         If this LPS does not serve the cluster, return True. The servicer checks this case later, and raises an error
         that names the cause.
         """
-        return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
+        return await self._newest_plan.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.home_id or "")
@@ -123,13 +123,13 @@ class Clusters:
             RunStoppedError: the run has ended without a result.
         """
         while True:
-            reply = await fetch(self._plans.version)
+            reply = await fetch(self._newest_plan.version)
             if reply.is_over:
                 for name in [name for name, service in self._services.items() if not service.is_open]:
                     self._leave_out(name)
                 return
-            if reply.is_grouped and reply.plan_version != self._plans.version:
-                self._plans.heard(reply)
+            if reply.is_grouped and reply.plan_version != self._newest_plan.version:
+                self._newest_plan.heard(reply)
                 yield reply.clusters
                 self.are_known.set()
 
@@ -149,14 +149,14 @@ class Clusters:
             self._log.info("cluster_served", cluster=name, devices=len(cluster.members), term=cluster.term)
             self._services[name] = service = _Service(session)
             if not session.may_recover():
-                self.faces[name] = session.server  # early calls of devices wait until a round is open
+                self.handlers[name] = session.server  # early calls of devices wait until a round is open
             service.job = jobs.create_task(self._serve(name, service, fetch))
 
     async def _serve(self, name: str, service: _Service, fetch: Ask) -> None:
         session = service.session
         try:
-            await session.recover(partial(self.faces.__setitem__, name))
-            self.faces[name], service.is_open = session.server, True
+            await session.recover(partial(self.handlers.__setitem__, name))
+            self.handlers[name], service.is_open = session.server, True
             await session.run()
         except FedstrataError as error:
             reply = await _what_holds_now(fetch)
@@ -171,9 +171,9 @@ class Clusters:
     def _drop(self, name: str) -> None:
         """Stop serving a cluster. The cluster's devices then ask the GPS which LPS serves them."""
         service = self._services.pop(name)
-        face = self.faces.pop(name, None)
-        if face is not None:
-            face.release()
+        handler = self.handlers.pop(name, None)
+        if handler is not None:
+            handler.release()
         service.cancel()
         self._log.info("cluster_dropped", cluster=name, term=service.session.term)
 
@@ -181,11 +181,11 @@ class Clusters:
         """Stop serving a cluster, because the run has ended before this LPS was able to finish the cluster's rounds.
         Inform the cluster's devices that the run has ended without the cluster.
         """
-        service, face = self._services[name], self.faces.get(name)
+        service, handler = self._services[name], self.handlers.get(name)
         service.session.server.finish()
-        self.faces[name] = service.session.server
-        if isinstance(face, ModelSearch):
-            face.release()
+        self.handlers[name] = service.session.server
+        if isinstance(handler, ModelSearch):
+            handler.release()
         service.cancel()
         self._log.warning("cluster_left_out", cluster=name, term=service.session.term)
 

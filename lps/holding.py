@@ -29,7 +29,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import tensors_pb2
 from lps.members import Members
 from lps.notes import Notes
-from lps.to_gps import ToGps
+from lps.to_gps import SessionClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class SessionParts:
 
     lps: LpsParts
     cluster: pb.Cluster  # this LPS's devices of one cluster, or of all clusters, as the GPS has assigned them
-    gps: ToGps
+    gps: SessionClient
     clock: LpsClock
     members: Members
     updates: PlainUpdates

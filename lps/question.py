@@ -40,7 +40,8 @@ class RoundQuestion:
         """Wait for the answers of the open round, send them to the GPS, and wait for the plan. If the plan was made
         before a restart (`is_planned`), only read which devices answered too late.
         """
-        clock, plans, members, deadline = self._parts.clock, self._parts.gps.plans, self._parts.members, asking.deadline
+        clock, members, deadline = self._parts.clock, self._parts.members, asking.deadline
+        newest_plan = self._parts.gps.newest_plan
         if not is_planned:
             answers = await asking.gathered()
             if deadline.can_be_missed:
@@ -49,11 +50,11 @@ class RoundQuestion:
             answered_ns = clock.answered_ns(partial(asking.exchanged, answers))
             bundle = partial(_bundle, self._parts.gps.identity, global_round, indexes, answered_ns)
             await self._parts.gps.stream("SubmitAnswers", bundle, bytes_of(indexes))
-            await plans.until_planned(global_round)
+            await newest_plan.until_planned(global_round)
             await clock.plan_came(global_round)
         elif deadline.can_be_missed:
             deadline.found(self._late.read(global_round))
-        clock.goes_on(global_round, plans.planned_ns)
+        clock.goes_on(global_round, newest_plan.planned_ns)
 
 
 async def _bundle(

@@ -14,27 +14,7 @@ from fedstrata.store import GLOBAL_ROUNDS_KEPT, clear_asides, read_sealed, write
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 
-FINAL = "final.pb"
-
-
-class FinalReport:
-    """Write and read the file `final.pb`. It has the complete report, after devices have measured the final model."""
-
-    def __init__(self, folder: Path, log: EventLog) -> None:
-        self._path = folder / FINAL
-        self._log = log
-
-    def save(self, report: pb.ReportHeader) -> None:
-        """Save the complete report.
-
-        This must be done before devices learn that the run is over. Devices then end, and cannot measure the model
-        again for an LPS that restarts without the report.
-        """
-        write_report(self._path, report)
-
-    def read(self) -> pb.ReportHeader | None:
-        """Return the complete report from before a restart. If the file is missing or damaged, return None."""
-        return report_if_whole(self._path, self._log)
+FINAL = "final.pb"  # file with the complete report, after devices have measured the final model
 
 
 class RefusedDevices:

@@ -23,20 +23,21 @@ class LpsServicer(LpsServiceServicer):
 
     def __init__(
         self,
-        clusters: Mapping[str, RoundServer | ModelSearch],
+        handlers: Mapping[str, RoundServer | ModelSearch],
         are_known: asyncio.Event,
         uploads: UploadWait = UPLOAD_WAIT,
         held_s: float = HOLD_S,
     ) -> None:
-        """Set `uploads`, which limits the wait for an update in a stream, and `held_s`. A call that comes before this
-        LPS knows its clusters waits for at most `held_s` seconds.
+        """Set `handlers`, the object of each cluster that answers its devices' calls, and `uploads`, which limits the
+        wait for an update in a stream. A call that comes before this LPS knows its clusters waits for at most `held_s`
+        seconds.
         """
-        self._clusters = clusters
+        self._handlers = handlers
         self._are_known = are_known
         self._uploads = uploads
         self._held_s = held_s
 
-    async def _cluster(self, home_id: str) -> RoundServer | ModelSearch:
+    async def _handler(self, home_id: str) -> RoundServer | ModelSearch:
         """Return the object that answers the calls of a cluster's devices. If this LPS does not know its clusters yet,
         wait for at most `held_s` seconds.
 
@@ -47,19 +48,19 @@ class LpsServicer(LpsServiceServicer):
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
             raise NotReadyError("the GPS has not yet told this LPS its clusters; try again")
-        if home_id not in self._clusters:
+        if home_id not in self._handlers:
             raise NotServedError(f"this LPS does not serve cluster {quoted(home_id)}; ask the GPS for the assignment")
-        return self._clusters[home_id]
+        return self._handlers[home_id]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
         """Stream the open round's model to a device."""
-        await write_all((await self._cluster(request.home_id)).fetch(request), context)
+        await write_all((await self._handler(request.home_id)).fetch(request), context)
 
     async def SubmitUpdate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
         """Take a device's update."""
         parts = aiter(requests)
         header = await header_first(parts, "an update")
-        return await (await self._cluster(header.home_id)).submit(header, parts)
+        return await (await self._handler(header.home_id)).submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Reply on one stream to a device's requests for models and to its updates, one after the other."""
@@ -67,17 +68,17 @@ class LpsServicer(LpsServiceServicer):
         await stream.answer(requests, context)
 
     async def _hear(self, message: Message) -> None:
-        await (await self._cluster(message.home_id)).hear(message)
+        await (await self._handler(message.home_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Return the byte from which a device continues an upload."""
-        return (await self._cluster(request.home_id)).locate(request)
+        return (await self._handler(request.home_id)).locate(request)
 
     async def SubmitEvaluation(
         self, request: lps_pb.SubmitEvaluationRequest, context: Any
     ) -> lps_pb.SubmitEvaluationResponse:
         """Take a device's measurement of the final model."""
-        (await self._cluster(request.home_id)).evaluate(request.run_id, request.evaluation)
+        (await self._handler(request.home_id)).evaluate(request.run_id, request.evaluation)
         return lps_pb.SubmitEvaluationResponse(run_id=request.run_id)
 
     async def SubmitModel(
@@ -86,7 +87,7 @@ class LpsServicer(LpsServiceServicer):
         """Take the model that a device last received, if the LPS requested it."""
         parts = aiter(requests)
         header = await header_first(parts, "a model")
-        cluster = await self._cluster(header.home_id)
-        if isinstance(cluster, ModelSearch):
-            await cluster.take_model(header, parts)
+        handler = await self._handler(header.home_id)
+        if isinstance(handler, ModelSearch):
+            await handler.take_model(header, parts)
         return lps_pb.SubmitModelResponse(run_id=header.run_id)

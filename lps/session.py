@@ -29,9 +29,9 @@ from lps.kept.model import KeptModel
 from lps.members import Members
 from lps.notes import Notes, split_rounds
 from lps.question import RoundQuestion
-from lps.report_files import FinalReport, RefusedDevices
+from lps.report_files import FINAL, RefusedDevices, report_if_whole, write_report
 from lps.spanning.streams import ReceivedStreams
-from lps.to_gps import ToGps
+from lps.to_gps import SessionClient
 
 TELL_S = 10.0  # the longest wait until devices have learned that the run is over
 
@@ -39,7 +39,7 @@ TELL_S = 10.0  # the longest wait until devices have learned that the run is ove
 class Session:
     """Run the rounds of one cluster or, if clusters span LPSs, of all devices of an LPS."""
 
-    def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
+    def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: SessionClient, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
         self._refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
@@ -112,7 +112,7 @@ class Session:
         children = members.in_round(global_round, number, begins_ns)
         deadline = clock.opens(self._report, global_round, number, members)
         asking = self._question.stage(number, deadline)
-        is_planned = asking is not None and self._parts.gps.plans.is_planned(global_round)
+        is_planned = asking is not None and self._parts.gps.newest_plan.is_planned(global_round)
         sums: Any = self._sums(children) if asking is None else None
         stages = [stage for stage in (asking, *on_time(deadline)) if stage is not None]
         self._open(number, children, holding.offers(is_planned=is_planned), stages, sums=sums)
@@ -201,8 +201,8 @@ class Session:
         """Let the devices measure the final model, inform them that the run is over, and return the complete report. If
         the devices measured the model before a restart, return the saved report.
         """
-        final = FinalReport(self._parts.folder, self._parts.log)
-        known = await asyncio.to_thread(final.read)
+        path = self._parts.folder / FINAL
+        known = await asyncio.to_thread(report_if_whole, path, self._parts.log)
         if known is not None:  # saved before a restart; the devices may have ended
             self.server.finish()
             return known
@@ -210,7 +210,8 @@ class Session:
         self._open(number, everybody, self._holding.offers(), [], evaluate_only=True)
         gathered = await self.server.gather()
         report = self._parts.notes.of_measurement(self._report, gathered)
-        await asyncio.to_thread(final.save, report)
+        # Devices end when they learn that the run is over. They could not measure again for an LPS without the report.
+        await asyncio.to_thread(write_report, path, report)
         self.server.finish()
         await self._tell_the_end({evaluation.device_id for evaluation in gathered.evaluations})
         return report

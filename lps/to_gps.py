@@ -46,7 +46,7 @@ async def answered(call: Coroutine[Any, Any, object], within_s: float = LAST_ANS
         raise
 
 
-class Plans:
+class NewestPlan:
     """Hold the version of the newest plan that an LPS has received from the GPS, and wait for newer plans."""
 
     def __init__(self, wait_s: float | None) -> None:
@@ -79,13 +79,13 @@ class Plans:
         await self.changes.wait_until(lambda: self.is_planned(global_round), None)
 
 
-class ToGps:
+class SessionClient:
     """Make the calls of one session to the GPS."""
 
     def __init__(
-        self, stub: GpsServiceStub, uplink: RoundClient, plans: Plans, metrics: ProcessMetrics, log: EventLog
+        self, stub: GpsServiceStub, uplink: RoundClient, newest_plan: NewestPlan, metrics: ProcessMetrics, log: EventLog
     ) -> None:
-        self.plans = plans
+        self.newest_plan = newest_plan
         self.link = uplink.link
         self.codec_for = uplink.codec_for
         self.close = uplink.close
@@ -129,7 +129,7 @@ class ToGps:
         self._log.info("reported")
 
 
-class GpsLink:
+class GpsClient:
     """Hold an LPS's channel to the GPS, and make the calls that concern the whole LPS. `of_session` returns the object
     for the calls of one session.
     """
@@ -185,8 +185,13 @@ class GpsLink:
         await call_until_answered(lambda: self._stub.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure")
 
     def of_session(
-        self, cluster: pb.Cluster, streams: Streams, plans: Plans, log: EventLog, accepts_model: AcceptsModel | None
-    ) -> ToGps:
+        self,
+        cluster: pb.Cluster,
+        streams: Streams,
+        newest_plan: NewestPlan,
+        log: EventLog,
+        accepts_model: AcceptsModel | None,
+    ) -> SessionClient:
         """Return the object for the calls of a session, which runs the rounds of a cluster or of all devices of this
         LPS.
         """
@@ -214,7 +219,7 @@ class GpsLink:
             accepts_model=accepts_model,
             link_bytes=lambda: link_bytes_to_proto(self._metrics.links.snapshot()),
         )
-        return ToGps(self._stub, uplink, plans, self._metrics, log)
+        return SessionClient(self._stub, uplink, newest_plan, self._metrics, log)
 
 
 def _model_of(answer: object) -> ReceivedModel:

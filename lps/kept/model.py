@@ -46,7 +46,7 @@ class KeptModel(Holding):
         )
         self._writing = Writing(self._state)
         self._updates = Acceptance(self._layout, parts.update_encoding, UPDATE_PART)
-        self._told = parts.gps.plans.told
+        self._told = parts.gps.newest_plan.told
         self._takeover = Takeover(parts, self._state, self._initial)
         self._standing: RoundStart  # the start of the open LPS round
         self._local: AnyModel  # the model at the end of a global round, until new shared layers arrive
@@ -141,7 +141,7 @@ class KeptModel(Holding):
         """
         self._check_not_left_behind(self._standing.lps_round // self._parts.rounds, received.round)
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
-        await self._parts.gps.plans.until_heard(received.plan_version)
+        await self._parts.gps.newest_plan.until_heard(received.plan_version)
         pieces = spliced(self._local, received.flat, self._shared)
         before, opened = self._standing.lps_round + 1, received.round * self._parts.rounds
         if opened != before:  # the optimiser's state must be on disk before the model

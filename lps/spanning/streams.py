@@ -121,7 +121,7 @@ class ReceivedStreams(Holding):
         numbers which clusters' models each cluster receives.
         """
         parts = self._parts
-        await parts.gps.plans.until_heard(received.plan_version)
+        await parts.gps.newest_plan.until_heard(received.plan_version)
         if not received.evaluate_only:
             parts.members.begin_global_round(received.round)
         if received.offers and not are_offers(received.offers, received.clusters):

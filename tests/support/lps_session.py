@@ -16,7 +16,7 @@ from fedstrata.tasks import make_task
 from fedstrata.v1.gps_service_pb2 import Cluster
 from lps.holding import LpsParts
 from lps.session import Session
-from lps.to_gps import Plans
+from lps.to_gps import NewestPlan
 
 
 def session_of(
@@ -34,5 +34,5 @@ def session_of(
     async def fetch() -> ReceivedModel | None:
         return received
 
-    gps = SimpleNamespace(plans=Plans(None), close=lambda: None, model=fetch)
+    gps = SimpleNamespace(newest_plan=NewestPlan(None), close=lambda: None, model=fetch)
     return Session(lps, cluster, cast(Any, gps), EventLog("lps"))

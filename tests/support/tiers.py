@@ -144,7 +144,7 @@ class Tiers:
         )
         server = self._server(metrics, security, agent)
         lps = self.lps[name] = Lps(agent, server, metrics)
-        servicer = self.lps_servicer(agent.clusters, agent.knows_clusters)
+        servicer = self.lps_servicer(agent.handlers, agent.knows_clusters)
         lps.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
         await lps.server.start(ANY_PORT)
         self._jobs.append(asyncio.create_task(_serve(lps)))

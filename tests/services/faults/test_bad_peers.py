@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from device.enrolment import GpsLink
+from device.enrolment import GpsClient
 from emulator.commands.main import execute
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.datasets import dataset_info
@@ -381,11 +381,11 @@ async def test_a_message_larger_than_a_chunk_is_refused_before_it_is_read(tiers:
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def link_of(channel: grpc.aio.Channel, experiment: Experiment, device_id: str) -> GpsLink:
+def link_of(channel: grpc.aio.Channel, experiment: Experiment, device_id: str) -> GpsClient:
     """A device's calls to the GPS, as a process of its own."""
     index = experiment.device_ids().index(device_id)
     log = EventLog("test")
-    return GpsLink(
+    return GpsClient(
         GpsServiceStub(channel),
         experiment,
         device_id=device_id,

@@ -187,7 +187,7 @@ class Lying(LpsServicer):
     sums: ClassVar[list[np.ndarray]]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
-        parts = (await self._cluster(request.home_id)).fetch(request)
+        parts = (await self._handler(request.home_id)).fetch(request)
         await write_all(parts if request.child_id == "device-000" else _zeroed(parts), context)
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:

@@ -14,7 +14,7 @@ from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.kept.state import ClusterState
-from lps.report_files import FinalReport, newest_reports
+from lps.report_files import FINAL, newest_reports, write_report
 
 LAYOUT = Layout.of({"w": (5,)})
 LOG = EventLog("test_cluster_state")
@@ -111,7 +111,7 @@ def test_the_newest_report_of_each_cluster_and_term_is_found_and_a_damaged_one_p
     (tmp_path / "lps-0" / "round-000005.pb").write_bytes(b"\0" * 50)
     assert [report.lps_rounds[0].lps_round for report in newest_reports(tmp_path)] == [4, 3, 2]
     assert list(newest_reports(tmp_path / "nowhere")) == []
-    FinalReport(tmp_path / "lps-0", LOG).save(pb.ReportHeader(lps_rounds=[rounds_pb2.LpsRound(lps_round=9)]))
+    write_report(tmp_path / "lps-0" / FINAL, pb.ReportHeader(lps_rounds=[rounds_pb2.LpsRound(lps_round=9)]))
     assert next(newest_reports(tmp_path)).lps_rounds[0].lps_round == 9  # its byte counts have the final measurement
 
 

@@ -13,7 +13,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.clusters import Clusters
-from lps.to_gps import Plans
+from lps.to_gps import NewestPlan
 
 CLUSTER = pb.Cluster(home_id="lps-0")
 GROUPED = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER])
@@ -40,9 +40,9 @@ class Gps:
         self.failures.append(reason)
 
 
-def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Clusters, Plans, Any]:
+def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Clusters, NewestPlan, Any]:
     """Clusters whose sessions have these rounds and members, and what answers their devices."""
-    server, plans = Mock(awaited=(-1, (), "")), Plans(None)
+    server, newest_plan = Mock(awaited=(-1, (), "")), NewestPlan(None)
 
     async def running() -> None:
         gps.has_begun.set()
@@ -57,8 +57,8 @@ def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Cl
         goes_on_with=lambda cluster: True,
     )  # fmt: skip
     log = EventLog("test")
-    clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), plans, "lps-0", log, advice_on=str)
-    return clusters, plans, server
+    clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), newest_plan, "lps-0", log, advice_on=str)
+    return clusters, newest_plan, server
 
 
 async def raising() -> None:
@@ -84,7 +84,7 @@ async def test_devices_of_a_cluster_hear_how_the_run_has_ended(
     clusters, _, server = clusters_of(gps, rounds, set())
     async with asyncio.timeout(60):
         await clusters.serve()
-    assert clusters.faces == {"lps-0": server}
+    assert clusters.handlers == {"lps-0": server}
     server.finish.assert_called_once_with(*told)
     assert gps.failures == failures
     assert clusters.are_open(may_have_begun=True)
@@ -92,14 +92,14 @@ async def test_devices_of_a_cluster_hear_how_the_run_has_ended(
 
 @pytest.mark.parametrize("wait_s", [0.01, None])
 async def test_where_devices_move_a_round_begins_with_its_plan_however_late_that_is_heard(wait_s: float | None) -> None:
-    plans = Plans(wait_s)
-    hearing = asyncio.ensure_future(plans.until_heard(2))
+    newest_plan = NewestPlan(wait_s)
+    hearing = asyncio.ensure_future(newest_plan.until_heard(2))
     done, _ = await asyncio.wait([hearing], timeout=0.3 if wait_s is None else 60)
     assert bool(done) == (wait_s is not None)
-    plans.heard(pb.FetchClustersResponse(plan_version=2, planned_rounds=3))
+    newest_plan.heard(pb.FetchClustersResponse(plan_version=2, planned_rounds=3))
     async with asyncio.timeout(60):
         await hearing
-    assert [plans.is_planned(number) for number in (2, 3)] == [True, False]
+    assert [newest_plan.is_planned(number) for number in (2, 3)] == [True, False]
 
 
 async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_and_another_cluster_is_not_known() -> (
@@ -107,7 +107,7 @@ async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_
 ):
     known = {"device-000"}
     gps = Gps(GROUPED, OVER)
-    clusters, plans, _ = clusters_of(gps, asyncio.Event().wait, known)
+    clusters, newest_plan, _ = clusters_of(gps, asyncio.Event().wait, known)
     serving = asyncio.ensure_future(clusters.serve())
     await gps.has_begun.wait()
     assert await clusters.belongs(Claim("device-000", "lps-0"), 0.05)
@@ -117,7 +117,7 @@ async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_
     asking = asyncio.ensure_future(clusters.belongs(Claim("device-001", "lps-0"), 30.0))
     await asyncio.sleep(0)
     known.add("device-001")
-    plans.changes.tell()
+    newest_plan.changes.tell()
     async with asyncio.timeout(60):
         assert await asking
     serving.cancel()

@@ -26,10 +26,10 @@ from lps.holding import Upward
 from lps.members import Members
 from lps.notes import Notes
 from lps.question import LateAnswers
-from lps.report_files import FinalReport, RefusedDevices, RoundReports
+from lps.report_files import FINAL, RefusedDevices, RoundReports, report_if_whole, write_report
 from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 from lps.spanning.streams import ReceivedStreams, UpdateLayouts
-from lps.to_gps import Plans
+from lps.to_gps import NewestPlan
 from tests.support.gps_parts import TEXT
 from tests.support.two_layers import MODEL, STREAMS
 
@@ -299,7 +299,7 @@ async def test_devices_of_which_no_report_is_here_have_no_bytes_from_before_and_
     received = ReceivedModel(
         round=2, global_round=2, evaluate_only=True, plan_version=0, flat=np.zeros(layout.size, np.float32), clusters=2
     )
-    gps = SimpleNamespace(plans=Plans(None), model=AsyncMock(return_value=received))
+    gps = SimpleNamespace(newest_plan=NewestPlan(None), model=AsyncMock(return_value=received))
     parts = SimpleNamespace(
         lps=SimpleNamespace(streams=STREAMS), cluster=pb.Cluster(home_id="lps-1", term=1), gps=gps, notes=notes,
         rounds=1, clock=Mock(kept_here=""), members=None, folder=tmp_path, log=LOG, update_encoding="float32",
@@ -316,12 +316,12 @@ async def test_devices_of_which_no_report_is_here_have_no_bytes_from_before_and_
 
 
 def test_a_complete_report_outlives_the_lps_and_a_damaged_one_is_measured_again(tmp_path: Path) -> None:
-    final = FinalReport(tmp_path, LOG)
-    assert final.read() is None
-    final.save(report(9))
-    assert FinalReport(tmp_path, LOG).read() == report(9)
-    (tmp_path / "final.pb").write_bytes(b"\0" * 50)
-    assert final.read() is None
+    path = tmp_path / FINAL
+    assert report_if_whole(path, LOG) is None
+    write_report(path, report(9))
+    assert report_if_whole(path, LOG) == report(9)
+    path.write_bytes(b"\0" * 50)
+    assert report_if_whole(path, LOG) is None
 
 
 def test_who_has_answered_too_late_outlives_the_lps_by_global_round(tmp_path: Path) -> None:

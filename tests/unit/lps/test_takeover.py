@@ -27,7 +27,7 @@ from lps.kept.model import KeptModel
 from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
 from lps.kept.takeover import round_to_open, write_start
-from lps.to_gps import Plans
+from lps.to_gps import NewestPlan
 from tests.support.gps_parts import TEXT
 from tests.support.lps_session import session_of
 from tests.support.two_layers import MODEL as LAYOUT
@@ -355,7 +355,7 @@ async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_op
         experiment=parse_experiment(TEXT, overrides=changes), streams=STREAMS, state_folder=tmp_path, model=None,
         method=SimpleNamespace(initial=lambda model, cluster: MODEL),
     )  # fmt: skip
-    gps = SimpleNamespace(plans=Plans(None))
+    gps = SimpleNamespace(newest_plan=NewestPlan(None))
     parts = SimpleNamespace(
         lps=lps, cluster=Cluster(home_id="lps-0"), rounds=1, gps=gps, clock=Mock(kept_here=""), log=LOG,
         update_encoding="float32", empty_report=ReportHeader, members=None,

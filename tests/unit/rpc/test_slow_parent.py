@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from device.enrolment import GpsLink
+from device.enrolment import GpsClient
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
@@ -62,7 +62,7 @@ async def test_a_gps_that_takes_ten_times_the_longest_hold_to_answer_is_called_o
 
     async def before_training(index: int) -> None:
         names = {"device_id": IDS[index], "device_index": index, "process_id": "p"}
-        link = GpsLink(gps, experiment, **names, log=EventLog("test"), clock=ChildClock())  # type: ignore[arg-type]
+        link = GpsClient(gps, experiment, **names, log=EventLog("test"), clock=ChildClock())  # type: ignore[arg-type]
         await link.enroll(10, 2, "")
         await link.submit_answer(ANSWER)
         assert (await link.assignment()).is_assigned

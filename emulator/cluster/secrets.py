@@ -65,10 +65,8 @@ class KubernetesSecrets:
             try:
                 self._core.create_namespace({"metadata": {"name": self._namespace}}, _request_timeout=REQUEST_S)
             except client.ApiException as error:
-                if error.status not in {
-                    CONFLICT,
-                    FORBIDDEN,
-                }:  # without the right, the namespace exists, or `create` fails
+                # FORBIDDEN: without this right, the namespace exists, or `create` fails
+                if error.status not in {CONFLICT, FORBIDDEN}:
                     raise
 
     def read(self, name: str) -> dict[str, bytes] | None:

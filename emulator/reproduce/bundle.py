@@ -103,9 +103,8 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
     """
     if isinstance(node, Mapping):
         for name, child in node.items():
-            if not isinstance(name, PLAIN) or {":", "="} & set(
-                str(name)
-            ):  # a name such as `KEY=VALUE #` would override KEY
+            # A name such as `KEY=VALUE #` would override KEY
+            if not isinstance(name, PLAIN) or {":", "="} & set(str(name)):
                 raise DataError(f"{where}: {name!r:.80} cannot be a key of an experiment or sweep; nothing was run")
             _refuse_foreign(child, where, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list):

@@ -29,12 +29,8 @@ from fedstrata.process.quoting import quoted
 from fedstrata.tensors import values_digest
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
-IN_TABLES = (
-    "metrics",
-    "cluster_of_device",
-    "newcomers",
-    "adjusted_rand_index",
-)  # compared in addition to the values of metrics
+# Compared in addition to the values of metrics.
+IN_TABLES = "metrics", "cluster_of_device", "newcomers", "adjusted_rand_index"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,9 +85,7 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
     more = {name: torch.tensor(array) for name, array in examples.more.items()}
     names, file = ["inputs", *more], io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # warnings about constants in the graph; the comparison below detects wrong ones
+        warnings.simplefilter("ignore")  # about constants in the graph; the comparison below detects wrong ones
         torch.onnx.export(
             trained.model.module(trained.tensors),
             (torch.tensor(examples.inputs),),

@@ -23,9 +23,7 @@ from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import checked, overridden, override_of
 
-NAME = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}"
-)  # names of cells, axes and choices, which become names of folders
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices, which become names of folders
 # The columns of table.csv, which follow the columns that name the cell and the choice on each axis
 MEASURED: Mapping[str, type] = {
     "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,

@@ -25,9 +25,8 @@ PLAIN = {  # words of pydantic's messages, and the plainer words that replace th
     "a valid boolean": "true or false", "a valid string": "text",
     "a valid tuple": "a list, such as [1, 2]", "a valid list": "a list, such as [1, 2]",
 }  # fmt: skip
-BRANCH = re.compile(
-    r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$"
-)  # the part of a location that names a branch of a union
+# The part of a location that names a branch of a union.
+BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$")
 
 
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:

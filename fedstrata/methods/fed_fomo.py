@@ -133,9 +133,8 @@ class FedFomo(Method):
         gains, and some random ones.
         """
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
-        others = rng.permutation(
-            np.delete(np.arange(len(affinity)), own)
-        )  # so that low indexes have no advantage at equal gains
+        # In random order, so that low indexes have no advantage at equal gains.
+        others = rng.permutation(np.delete(np.arange(len(affinity)), own))
         count = min(int(self.options.offered), len(others))
         share = max(0.0, self.options.explore - self.options.explore_less * global_round)
         at_random = int((rng.random(count) < share).sum())

@@ -31,9 +31,8 @@ class Feed:
         self._on_reader = on_reader
         self._changed = threading.Condition()
         self._parts: Mapping[str, bytes] = {}
-        self._rows: dict[
-            Hashable, tuple[int, bytes]
-        ] = {}  # by key, oldest first: the version with which the row came, and the row
+        # By key, oldest first: the version with which the row came, and the row.
+        self._rows: dict[Hashable, tuple[int, bytes]] = {}
         # By a reader's version: the event that brings this reader to the newest version, made once for all readers.
         self._events: dict[int, bytes] = {}
         self._version = 0

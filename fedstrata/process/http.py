@@ -35,9 +35,8 @@ STAY = "fedstrata.stay"  # key of the function that keeps a request's connection
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    request_queue_size = (
-        128  # connections that wait to be accepted; with the default of five, a few could delay a health probe
-    )
+    # Connections that wait to be accepted. With the default of five, a few could delay a health probe.
+    request_queue_size = 128
 
     def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
         self._open: dict[socket.socket, float] = {}  # connections, with the time at which each is closed

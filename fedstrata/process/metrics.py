@@ -32,9 +32,7 @@ class LinkMeter(Collector):
     """Count bytes by link, direction, kind and end."""
 
     def __init__(self) -> None:
-        self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(
-            lambda: [0]
-        )  # lists of one count, which `counter` changes
+        self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # one count each, changed by `counter`
         self.questions: frozenset[str] = frozenset()  # names of questions with their own kind of bytes
         self._earlier: Counter[LinkKey] = Counter()  # the part of the counts from before this process
 
@@ -58,9 +56,8 @@ class LinkMeter(Collector):
 
     def snapshot(self) -> Mapping[LinkKey, int]:
         """Return all counts so far."""
-        return {
-            key: count for key, [count] in list(self._bytes.items()) if count
-        }  # a copy, because other threads call this function
+        counts = list(self._bytes.items())  # a copy, because other threads call this function
+        return {key: count for key, [count] in counts if count}
 
     def total(self, link: str, direction: str, end: str) -> int:
         """Return the bytes of all kinds together, on one link, in one direction, counted at one end."""

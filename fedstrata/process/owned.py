@@ -54,9 +54,7 @@ class ProcessSpec:
     name: str  # name in messages, and of the log file
     command: tuple[str, ...]  # module and arguments
     endpoints: Mapping[str, str] = field(default_factory=dict)  # by name of an address, the option that sets it
-    listens_at: Mapping[str, str] = field(
-        default_factory=dict
-    )  # first addresses by name; default: any port of loopback
+    listens_at: Mapping[str, str] = field(default_factory=dict)  # first addresses by name, else any port of loopback
     environment: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the owner's environment
     may_finish: bool = False  # whether exit code 0 means that the work is done; otherwise the process is restarted
     may_move: bool = False  # whether the process may listen at another address after a restart

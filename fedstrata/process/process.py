@@ -155,9 +155,8 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
         loop.add_signal_handler(number, note, number)
     if exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
-        os.set_blocking(
-            sys.stdin.fileno(), True
-        )  # uvloop set it to non-blocking, which also affects a terminal's output
+        # uvloop set it to non-blocking, which also affects a terminal's output.
+        os.set_blocking(sys.stdin.fileno(), True)
     code = await main(stop)
     return 128 + first if code is None else code
 

@@ -134,9 +134,7 @@ class RunTimes:
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
     global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
-    asked: Mapping[str, Asked] = field(
-        default_factory=dict
-    )  # by question: the sizes from which `before` was calculated
+    asked: Mapping[str, Asked] = field(default_factory=dict)  # by question: sizes from which `before` was calculated
 
 
 def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[str]:

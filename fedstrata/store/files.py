@@ -17,9 +17,8 @@ from fedstrata.process.sleeping import pass_time
 CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # together longer than a process takes to stop
 _CLAIMS: list[TextIO] = []  # files that stay open, because closing a file releases its lock
 SEAL_BYTES = hashlib.sha256().digest_size
-GLOBAL_ROUNDS_KEPT = (
-    2  # files are kept for the open round, and for the previous one, to which a restarted server may return
-)
+# Files are kept for the open round, and for the previous one, to which a restarted server may return.
+GLOBAL_ROUNDS_KEPT = 2
 
 
 @contextmanager

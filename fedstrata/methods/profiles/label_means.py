@@ -176,9 +176,8 @@ def grouped(
     marks = means_of([answers[place] for place in drawn], deviation, spread)
     found = likeness(marks, marks)
     clusters, view, rule = clearest(found, views, count)
-    share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(
-        clusters
-    )  # shape (drawn, T); each column has the sum 1
+    # Shape (drawn, T); each column has the sum 1.
+    share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(clusters)
     labels = np.empty(len(answers), np.int64)
     labels[list(drawn)] = clusters
     others = sorted(set(range(len(labels))) - set(drawn))

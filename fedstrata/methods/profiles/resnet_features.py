@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, torch.Tensor]
 
-PUBLISHED = (
-    "resnet18-f37072fd.pth"  # torchvision's ResNet18_Weights.IMAGENET1K_V1, https://download.pytorch.org/models/
-)
+# torchvision's ResNet18_Weights.IMAGENET1K_V1, from https://download.pytorch.org/models/
+PUBLISHED = "resnet18-f37072fd.pth"
 PUBLISHED_SHA256 = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 BATCH = 64
 STAGES = (64, 128, 256, 512)

@@ -34,7 +34,6 @@ from fedstrata.trust.undecoded import check_decoded
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
-MANY_CHILDREN = 1024  # number of children if the real number is unknown
 LOOK_S = 2.0  # time between two checks of the callers with open calls
 RECENT_S = 10.0  # a caller counts as shut out for this time after a refusal; callers try again every two seconds
 REFUSED_REMEMBERED = 1024
@@ -69,8 +68,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
     """
 
     def __init__(
-        self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
-        outdated: "Outdated | None" = None, look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
+        self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares,
+        outdated: "Outdated", look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """Set `tls`, the server's own files, and `refused`, a function that receives the reason of each refusal.
 
@@ -79,11 +78,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         since 1970.
         """
         self._tls = tls
-        self.shares = shares or Shares(MANY_CHILDREN)
+        self.shares = shares
         self._place = place
         self.refused = refused
         self._clock = clock
-        self._outdated = outdated or Outdated(clock)
+        self._outdated = outdated
         self.lookout = Lookout(lambda caller: tls.revoked().why(caller.peer) is None, self._check_valid, look_every_s)
 
     async def intercept_service(

@@ -18,8 +18,9 @@ from fedstrata.rpc.client import Connection
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Guard, Place
+from fedstrata.trust.guard import Guard, Outdated, Place
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.security import TlsSecurity
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import fleet_service_pb2, gps_service_pb2, lps_service_pb2
@@ -61,7 +62,12 @@ class Watchful(TlsSecurity):
         self._clock = clock
 
     def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
-        return [Guard(self.tls, place, refused, look_every_s=0.05, clock=self._clock)]
+        return [
+            Guard(
+                self.tls, place, refused,
+                shares=Shares(children), outdated=Outdated(self._clock), look_every_s=0.05, clock=self._clock,
+            )
+        ]  # fmt: skip
 
 
 @dataclass

@@ -19,6 +19,7 @@ from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import RECENT_S, Caller, Guard, Lookout, Outdated
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.security import TlsSecurity
 from fedstrata.trust.table import TABLE
 from fedstrata.v1 import rounds_pb2
@@ -186,7 +187,10 @@ class Guarded:
         self.authority.issue([Name("gps")], self.folder)
         self.tls = TlsFiles.load(self.folder)
         self.outdated = Outdated(lambda: self.now_s)
-        self.guard = Guard(self.tls, Clusters(), self.refused.append, clock=lambda: self.now_s, outdated=self.outdated)
+        self.guard = Guard(
+            self.tls, Clusters(), self.refused.append,
+            shares=Shares(1024), outdated=self.outdated, clock=lambda: self.now_s,
+        )  # fmt: skip
         self.caller = Caller(Peer("run-1", (DEVICE,)), self.authority.issued([DEVICE])["cert.pem"])
 
     def revoke(self, *names: str) -> None:

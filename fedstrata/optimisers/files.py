@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedstrata.errors import StateError
-from fedstrata.optimisers.server import Move, ServerOptimiser, initial_pieces, state_at, state_layout, stepped
+from fedstrata.optimisers.server import Move, ServerOptimiser, initial_pieces, state_layout, stepped
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Flat, Layout
 
@@ -90,7 +90,8 @@ class OptimiserFiles:
             return ()
         if self._open is None or self._open[0] != number:
             self._open = (number, ModelFile(self._path(number), state_layout(self._optimiser, layout)))
-        return state_at(self._optimiser, self._open[1], layout.size, start, stop)
+        found, vectors = self._open[1], range(len(self._optimiser.state_names))
+        return tuple(found.read(number * layout.size + start, number * layout.size + stop) for number in vectors)
 
     def _write(self, number: int, layout: Layout, pieces: Iterator[Flat], *, durable: bool = True) -> None:
         write_model(self._path(number), layout, pieces, self._metadata(number), durable=durable)

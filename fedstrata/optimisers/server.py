@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import StateError
 from fedstrata.experiment.sections import AdamSettings, MomentumSettings, NoOptimiserSettings
-from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Flat, Layout, TensorSpec
 
@@ -145,15 +144,6 @@ def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
     for number in range(len(optimiser.state_names)):
         for start, stop in pieces_of(size):
             yield optimiser.initial_state(stop - start)[number]
-
-
-def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
-    """Return the elements from `start` to `stop` (exclusive) of each vector of the stored state `kept`, for a model of
-    `size` elements. If `kept` is None, return an empty state.
-    """
-    if kept is None:
-        return ()
-    return tuple(kept.read(number * size + start, number * size + stop) for number in range(len(optimiser.state_names)))
 
 
 def _check(optimiser: ServerOptimiser, model: Flat, state: Sequence[Flat]) -> None:

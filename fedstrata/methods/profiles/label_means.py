@@ -100,14 +100,11 @@ class Means:
     spread: float  # v, see `spread_of`
 
 
-def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
+def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float) -> Means:
     """Compute the label means from the answers of devices, and return them. Each answer has shape (classes, m + 2), and
-    `deviation` is the standard deviation of its noise. `spread` is v, see `spread_of`; if it is None, v is computed
-    from these answers.
+    `deviation` is the standard deviation of its noise. `spread` is v, see `spread_of`.
     """
     counts, centres, noise, _ = _parts(answers, deviation)
-    if spread is None:
-        spread = spread_of(answers, deviation)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
     return Means(centres=centres, shares=shares, errors=spread / np.maximum(counts, 1.0) + noise, spread=spread)
 

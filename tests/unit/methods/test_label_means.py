@@ -30,6 +30,7 @@ from fedstrata.methods.profiles.label_means import (
     noise_deviation,
     noised,
     projected,
+    spread_of,
 )
 from fedstrata.noise import ResearchNoise
 from fedstrata.tasks.reconstruction import Reconstruction
@@ -197,7 +198,7 @@ def test_likeness_is_that_of_pairs_written_out() -> None:
         / (len(points) - CLASSES)
         for points, labels in data
     )
-    means = means_of(answers, 0.0)
+    means = means_of(answers, 0.0, spread_of(answers, 0.0))
     assert means.spread == pytest.approx(within[1])  # the lower median of four
     found = likeness(means, means)
     for i, one in enumerate(answers):
@@ -209,10 +210,10 @@ def test_devices_without_two_examples_of_a_label_do_not_change_the_spread() -> N
     """Here they are most devices, and say nothing about how far examples of one label are apart."""
     whole = [label_sums(*points_of(seed, EVEN, UPRIGHT), CLASSES) for seed in range(2)]
     tiny = [label_sums(UPRIGHT, np.arange(CLASSES), CLASSES)] * 3
-    found, alone = (means_of(answers, 0.0) for answers in (whole + tiny, whole))
+    found, alone = (means_of(answers, 0.0, spread_of(answers, 0.0)) for answers in (whole + tiny, whole))
     assert found.spread == alone.spread > 1e-3
     assert likeness(found, found)["mass"][0, 1] == likeness(alone, alone)["mass"][0, 1] > 0.8
-    assert means_of(tiny, 0.0).spread == 1e-6
+    assert spread_of(tiny, 0.0) == 1e-6
 
 
 SETTINGS = {

@@ -42,8 +42,10 @@ from fedstrata.rounds import (
     Update,
 )
 from fedstrata.rpc.client import Connection
+from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import OPEN
@@ -65,8 +67,10 @@ async def serve(options: argparse.Namespace) -> None:
     """Serve all rounds; print the address first and the times last."""
     layout, log, metrics = layout_of(options), EventLog("echo"), ProcessMetrics("lps")
     executor = ThreadPoolExecutor(1)
-    exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
-    rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
+    terms = RoundTerms(run_id=RUN, link=LinkSettings(), wait=TierDeadline())
+    accepted = Acceptance(layout, "float32", UPDATE_PART)
+    rounds = RoundServer(terms, metrics, log, executor, accepts_updates=lambda number: accepted)
+    known = asyncio.Event()
     known.set()
     server = RpcServer(metrics.links, security=OPEN, payload_bytes=options.bytes)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")

@@ -18,7 +18,6 @@ from fedstrata.rounds import Refusals, RoundServer, RoundTerms
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
-from fedstrata.tensors import Layout
 from fedstrata.trust.security import Security
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
@@ -123,7 +122,6 @@ class Run:
     def _round_server(self, keeper: Keeper, executor: Executor) -> RoundServer:
         terms = RoundTerms(
             run_id=self.experiment.run_id,
-            layout=Layout(()),  # each round sets its own layout
             link=self.experiment.links.lps_gps,
             wait=self.experiment.deadlines.gps,
             clock=self.clock.rounds,

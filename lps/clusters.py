@@ -9,10 +9,9 @@ from functools import partial
 
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds import RoundServer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
-from lps.kept.model_search import ModelSearch
+from lps.kept.model_search import Handler, ModelSearch
 from lps.session import Session
 from lps.to_gps import GpsClient, NewestPlan
 from lps.waits import Waits
@@ -45,7 +44,7 @@ class Clusters:
         log: EventLog, *, advice_on: Callable[[str], str],
     ) -> None:  # fmt: skip
         """Set `session_of`, the function that returns the session of a cluster. For `advice_on`, see `Waits`."""
-        self.handlers: dict[str, RoundServer | ModelSearch] = {}
+        self.handlers: dict[str, Handler] = {}
         self.are_known = asyncio.Event()
         self._gps = gps
         self._session_of = session_of

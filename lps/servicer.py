@@ -7,7 +7,6 @@ from typing import Any
 from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, wait_until
-from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rounds.open_round import Message
 from fedstrata.rpc.stream import header_first, write_all
@@ -15,7 +14,7 @@ from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer
-from lps.kept.model_search import ModelSearch
+from lps.kept.model_search import Handler, ModelSearch
 
 
 class LpsServicer(LpsServiceServicer):
@@ -23,7 +22,7 @@ class LpsServicer(LpsServiceServicer):
 
     def __init__(
         self,
-        handlers: Mapping[str, RoundServer | ModelSearch],
+        handlers: Mapping[str, Handler],
         are_known: asyncio.Event,
         uploads: UploadWait = UPLOAD_WAIT,
         held_s: float = HOLD_S,
@@ -37,7 +36,7 @@ class LpsServicer(LpsServiceServicer):
         self._uploads = uploads
         self._held_s = held_s
 
-    async def _handler(self, home_id: str) -> RoundServer | ModelSearch:
+    async def _handler(self, home_id: str) -> Handler:
         """Return the object that answers the calls of a cluster's devices. If this LPS does not know its clusters yet,
         wait for at most `held_s` seconds.
 

@@ -55,7 +55,6 @@ class Session:
         self.may_recover, self.recover = self._holding.may_recover, self._holding.recover
         terms = RoundTerms(
             run_id=experiment.run_id,
-            layout=lps.streams.travelling,
             link=experiment.links.device_lps,
             wait=clock.wait,
             held_s=hold_s(experiment.device_count),

@@ -4,28 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedstrata.errors import FedstrataError
 from fedstrata.process.sleeping import Changes
 from fedstrata.v1 import gps_service_pb2 as pb
+from lps.kept.model_search import Handler
 
 LOOK_S = 1.0
 PATIENCE_S = 5.0  # the patience in the first round, and the least in others
 PATIENCE_ROUNDS = 2.0  # the patience in other rounds, as a multiple of the previous round
 NAMES_MAX = 50  # missing devices that are reported per cluster
-
-
-class Rounds(Protocol):
-    """Define the property of a cluster's rounds that `Waits` uses. The property names the open round and its missing
-    devices.
-    """
-
-    @property
-    def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the number of the open round, the devices that the round waits for, and the messages that these
-        devices have to send.
-        """
 
 
 @dataclass(frozen=True)
@@ -46,14 +34,14 @@ class Waits:
 
     def __init__(
         self,
-        clusters: Mapping[str, Rounds],
+        handlers: Mapping[str, Handler],
         advice_on: Callable[[str], str],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Set `advice_on` and `clock`. `advice_on` returns why a device is refused, or an empty text.
-        `clock` returns seconds.
+        """Set `handlers`, the objects that answer devices' calls, by cluster. `advice_on` returns why a device is
+        refused, or an empty text. `clock` returns seconds.
         """
-        self._clusters = clusters
+        self._handlers = handlers
         self._advice_on = advice_on
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._opened: dict[str, _Opened] = {}
@@ -62,8 +50,8 @@ class Waits:
     def now(self) -> list[pb.Wait]:
         """Return the devices for which the open rounds have waited longer than usual."""
         waits = []
-        for home_id, rounds in self._clusters.items():
-            number, missing, lacks = rounds.awaited
+        for home_id, handler in self._handlers.items():
+            number, missing, lacks = handler.awaited
             opened, now = self._note(home_id, number), self._clock()
             if now - opened.at < opened.patience_s:
                 continue

@@ -32,13 +32,13 @@ class ChildCalls:
         log: EventLog,
         executor: Executor,
         *,
-        accepts_updates: Callable[[int], Acceptance] | None = None,
+        accepts_updates: Callable[[int], Acceptance],
         serves: Callable[[str], bool] | None = None,
         refused: Refusals | None = None,
         hear: Callable[[pb.FetchModelRequest], None] | None = None,
     ) -> None:
         """Set the settings of all rounds (`terms`), and the objects that answer calls. `accepts_updates` returns the
-        form that the updates of a round must have. By default, this is the form in `terms`.
+        form that the updates of a round must have.
 
         `serves` returns False for a child that another parent now serves. `refused` holds the refused children, and
         other objects may use it too. `hear` is called with each child's request for a model. It raises PayloadError for

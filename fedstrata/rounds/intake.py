@@ -223,20 +223,13 @@ class Intake(Children):
 async def _done(work: Callable[[], None], executor: Executor | None) -> bool:
     """Do work in a thread of the executor. Without an executor, do the work here. Return whether the caller was
     cancelled during the work.
+
+    A cancelled caller still waits for the end of the work. Otherwise only a part of a chunk might be added to the sum.
     """
     if executor is None:
         work()
         return False
-    return await _uninterrupted(asyncio.get_running_loop().run_in_executor(executor, work))
-
-
-async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
-    """Wait for the end of a job in a thread, even if the waiting caller is cancelled. Return whether the caller was
-    cancelled.
-
-    Without this, only a part of a chunk might be added to the sum.
-    """
-    was_cancelled = False
+    job, was_cancelled = asyncio.get_running_loop().run_in_executor(executor, work), False
     while not job.done():
         try:
             await asyncio.shield(job)

@@ -14,9 +14,6 @@ from fedstrata.process.sleeping import HOLD_S, Changes
 from fedstrata.rounds.children import ChildState, Refusals
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.offer import Offer
-from fedstrata.rpc.payload import Acceptance
-from fedstrata.streams.streams import UPDATE_PART
-from fedstrata.tensors import Layout
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -25,15 +22,10 @@ class RoundTerms:
     """Hold the settings that all rounds of one parent have in common."""
 
     run_id: str
-    layout: Layout
     link: LinkSettings
     wait: TierDeadline
     clock: ParentClock = field(default_factory=ParentClock)
     held_s: float = HOLD_S  # longest time for which a child's call is held
-
-    def updates(self) -> Acceptance:
-        """Return the form that an update must have."""
-        return Acceptance(self.layout, self.link.up, UPDATE_PART)
 
 
 Message = pb.RoundAnswer | pb.UpdateHeader  # an answer of a child, or the announcement of its update

@@ -30,10 +30,9 @@ class Uploads:
         metrics: ProcessMetrics,
         refused: Refusals,
         turns: Turns,
-        accepts_updates: Callable[[int], Acceptance] | None,
+        accepts_updates: Callable[[int], Acceptance],
     ) -> None:
-        updates = terms.updates()
-        self._accepts = accepts_updates or (lambda number: updates)  # form of updates of a round up to the open round
+        self._accepts = accepts_updates  # form of updates of a round up to the open round
         self._terms = terms
         self._metrics = metrics
         self._refused = refused

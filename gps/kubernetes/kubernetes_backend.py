@@ -129,11 +129,11 @@ class KubernetesApi:
         """Set the number of replicas of the LPSs' StatefulSet. Return whether this changed the number."""
         return self._scale(self._statefulset, replicas)
 
-    def scale_devices(self, replicas: int) -> bool:
-        """Set the number of replicas of the devices' StatefulSet, if there is one. Return whether this changed the
-        number. If the devices belong to a DaemonSet (on boards), nothing is changed.
+    def stop_devices(self) -> bool:
+        """Scale the devices' StatefulSet to 0, if there is one. Return whether this changed anything. If the devices
+        belong to a DaemonSet (on boards), nothing is changed.
         """
-        return bool(self._devices) and self._scale(self._devices, replicas)
+        return bool(self._devices) and self._scale(self._devices, 0)
 
     def _scale(self, statefulset: str, replicas: int) -> bool:
         where = (statefulset, self._namespace)

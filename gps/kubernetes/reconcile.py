@@ -99,7 +99,7 @@ class Reconciler(Backend):
     async def _release(self, after_s: float) -> None:
         await Changes().wait_until(lambda: False, after_s)
         self._want("scale", partial(self._scale, 0))
-        self._want("release", self._scale_devices_to_none, is_once=True)
+        self._want("release", self._stop_devices, is_once=True)
 
     async def close(self) -> None:
         """Stop all attempts to bring Kubernetes into the wanted state."""
@@ -158,8 +158,8 @@ class Reconciler(Backend):
         if self._api.scale_lps(replicas):
             self._log.info("lps_scaled", replicas=replicas)
 
-    def _scale_devices_to_none(self) -> None:
-        if self._api.scale_devices(0):
+    def _stop_devices(self) -> None:
+        if self._api.stop_devices():
             self._log.info("devices_released")
 
     def _label(self, lps_ids: Mapping[str, Sequence[str]]) -> None:

@@ -19,6 +19,7 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
+from fedstrata.rounds import RoundServer
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.open_round import Message
 from fedstrata.rounds.reported import check_run
@@ -290,3 +291,6 @@ class ModelSearch:
         later.
         """
         raise NotReadyError("this LPS is taking the cluster over; try again")
+
+
+Handler = RoundServer | ModelSearch  # the object that answers the calls of a cluster's devices

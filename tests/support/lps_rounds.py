@@ -13,7 +13,6 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Asking, Intake, OnTime, OpenRound, Refusals, RoundTerms
 from fedstrata.rounds.open_round import Around, Verdict
-from fedstrata.tensors import Layout
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
@@ -54,7 +53,7 @@ class LpsRounds:
         )
         around = Around(
             opened=self.opened,
-            terms=RoundTerms(run_id="", layout=Layout(()), link=LinkSettings(), wait=self.clock.wait),
+            terms=RoundTerms(run_id="", link=LinkSettings(), wait=self.clock.wait),
             refused=Refusals(EventLog("test")),
             changes=Changes(),
             metrics=ProcessMetrics("lps"),

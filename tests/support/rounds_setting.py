@@ -37,7 +37,7 @@ from fedstrata.rounds import (
     on_time,
 )
 from fedstrata.rpc.chunk import Whole, part_parser
-from fedstrata.rpc.payload import payload_header
+from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.streams.streams import UPDATE_PART as PART
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
@@ -91,14 +91,16 @@ async def parts_of(data: bytes, *, chunk_bytes: int = 8) -> AsyncIterator[pb.Upd
         yield pb.UpdatePart(data=data[start : start + chunk_bytes])
 
 
-def parent_of(terms: RoundTerms, **given: Any) -> RoundServer:
-    """A parent without a round."""
+def parent_of(terms: RoundTerms, layout: Layout = LAYOUT, **given: Any) -> RoundServer:
+    """A parent without a round, for updates with this layout."""
+    updates = Acceptance(layout, terms.link.up, PART)
+    given = {"accepts_updates": lambda number: updates, **given}
     return RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
 
 
 def held_back_parent(links: Transfers, layout: Layout) -> RoundServer:
     """A parent without a round, by whose links models and updates are held back."""
-    return parent_of(RoundTerms(run_id=RUN_ID, layout=layout, link=LINK, wait=FOREVER, clock=HeldBack(links)))
+    return parent_of(RoundTerms(run_id=RUN_ID, link=LINK, wait=FOREVER, clock=HeldBack(links)), layout)
 
 
 def server_of(
@@ -112,16 +114,18 @@ def server_of(
     **given: Any,
 ) -> tuple[RoundServer, ExactSum]:
     """A parent with round 0 open, whose model counts 0, 1, 2, …; and the sum that the round fills."""
-    terms = RoundTerms(run_id=RUN_ID, layout=layout, link=link, wait=wait)
-    server = parent_of(terms, **given)
-    return server, open_round(server, folder, 0, children, deadline)
+    server = parent_of(RoundTerms(run_id=RUN_ID, link=link, wait=wait), layout, **given)
+    return server, open_round(server, folder, 0, children, deadline, layout=layout)
 
 
 def open_round(
-    server: RoundServer, folder: Path, number: int, children: dict[str, int], deadline: Deadline | None = None
-) -> ExactSum:
-    """Open a round whose model is the round's number plus 0, 1, 2, …; gives its sum."""
-    layout = server.terms.layout
+    server: RoundServer, folder: Path, number: int, children: dict[str, int], deadline: Deadline | None = None,
+    *, layout: Layout | None = None,
+) -> ExactSum:  # fmt: skip
+    """Open a round whose model is the round's number plus 0, 1, 2, …; gives its sum. The layout is that of the round
+    before.
+    """
+    layout = layout or server.opened().offers[0].model.layout
     path = folder / f"model-{number}.safetensors"
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
     sums = OneSum(layout.size, children)

@@ -16,8 +16,9 @@ from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer, RoundTerms
-from fedstrata.rpc.payload import payload_header
+from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import ModelFile, write_model
+from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import AnswerPart
@@ -194,9 +195,14 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     path = folder / "model.safetensors"
     write_model(path, LAYOUT, [np.zeros(LAYOUT.size, np.float32)], {})
     wait, sums = TierDeadline(), OneSum(LAYOUT.size, CHILDREN)
-    exchange = RoundTerms(run_id="run", layout=LAYOUT, link=LinkSettings(), wait=wait)
+    terms, accepted = (
+        RoundTerms(run_id="run", link=LinkSettings(), wait=wait),
+        Acceptance(LAYOUT, "float32", UPDATE_PART),
+    )
     with ThreadPoolExecutor(1) as executor:
-        server = RoundServer(exchange, ProcessMetrics("lps"), EventLog("test"), executor)
+        server = RoundServer(
+            terms, ProcessMetrics("lps"), EventLog("test"), executor, accepts_updates=lambda number: accepted
+        )
         intake = Intake(children=CHILDREN, sums=sums, wait=wait, executor=executor)
         server.open(OpenRound(offers={0: Offer(ModelFile(path, LAYOUT))}, number=0, global_round=0, intake=intake))
         feeds: dict[str, asyncio.Queue[pb.UpdatePart | None]] = {name: asyncio.Queue(1) for name in CHILDREN}

@@ -53,9 +53,9 @@ class FakeApi:
             self.replicas.append(replicas)
         return True
 
-    def scale_devices(self, replicas: int) -> bool:
+    def stop_devices(self) -> bool:
         with self._attempt("release"):
-            self.device_replicas.append(replicas)
+            self.device_replicas.append(0)
         return True
 
     def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:

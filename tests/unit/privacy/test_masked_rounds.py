@@ -61,7 +61,7 @@ class Parent:
         deadline: Deadline | None = None, updates: PlainUpdates | None = None,
     ) -> "Parent":  # fmt: skip
         updates = updates or MaskedUpdates(IDS.__contains__, 3, KeyCheck(EXPERIMENT.run_id, None).check)
-        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait)
+        terms = RoundTerms(run_id=RUN_ID, link=LinkSettings(), wait=wait)
         server = RoundServer(
             terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1),
             accepts_updates=lambda number: MASKED, hear=updates.hear,

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from fedstrata.errors import (
 )
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
-from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Intake, Offer, OpenRound, Refusals, RoundServer
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.rpc.stream import Turns
@@ -34,6 +32,7 @@ from tests.support.rounds_setting import (
     bytes_of,
     header_of,
     open_round,
+    parent_of,
     parts_of,
     said,
     server_of,
@@ -214,8 +213,8 @@ async def test_a_measurement_sent_again_after_a_restart_stops_no_device(tmp_path
     restarted.finish()  # or it was the last, and nothing more is wanted
     restarted.evaluate(RUN_ID, measured)
     terms = restarted.terms
-    with pytest.raises(NotReadyError), ThreadPoolExecutor(1) as executor:  # or it has not come to a round yet
-        RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), executor).evaluate(RUN_ID, measured)
+    with pytest.raises(NotReadyError):  # or it has not come to a round yet
+        parent_of(terms).evaluate(RUN_ID, measured)
 
 
 async def test_a_child_with_an_impossible_measurement_of_the_final_model_is_not_waited_for(tmp_path: Path) -> None:

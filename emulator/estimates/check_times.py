@@ -251,10 +251,8 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
         table.add_row(name, *(human_seconds(each / 1e9) for each in (*means, times.ends_ns)))
     console.print(table)
     dealt = "" if experiment.topology is not None else ", with devices assigned to LPSs in index order"
-    draws = f"the draws of {counted(expected.rounds, 'LPS round')}{dealt}"
-    console.print(
-        f"training: about {human_seconds(expected.total_ns / 1e9)}, from payloads and {draws}", soft_wrap=True
-    )
+    based_on = f"payloads, one training per round and the draws of {counted(expected.rounds, 'LPS round')}{dealt}"
+    console.print(f"training: about {human_seconds(expected.total_ns / 1e9)}, from {based_on}", soft_wrap=True)
     if counts_energy(experiment):
         took = human_joules(expected.device_fj / JOULE_FJ)
         console.print(f"energy: about {took} per LPS round for a mean device", soft_wrap=True)

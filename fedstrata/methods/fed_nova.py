@@ -10,8 +10,9 @@ a_k (‖a_i‖₁ in the paper). This number, a_k, counts the gradients in the s
 The GPS knows n_k, so it calculates τ before training and sends τ to all devices. Each device sends τ/a_k times its
 change, so FedAvg's mean is the sum above. For the value of a_k with momentum, see `gradients_in` of SCAFFOLD.
 
-Departure: τ is the mean over the devices of the plan. In the paper it is the mean over the devices of the round. Both
-are equal if no device is absent. Statistics of normalisation layers are averaged as in FedAvg, without scaling.
+Departure: τ is the mean over the devices of the first plan, so without newcomers. In the paper it is the mean over the
+devices of the round. Both are equal if no device is absent or new. Statistics of normalisation layers are averaged as
+in FedAvg, without scaling.
 """
 
 from collections.abc import Mapping

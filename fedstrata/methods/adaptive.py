@@ -15,14 +15,14 @@ The linkage is average linkage; the paper names none. Each device computes its o
 receive the same model.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.errors import ExperimentError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
@@ -92,14 +92,6 @@ class Adaptive(Grouping):
         vector = trained - start if self.options.compare == "updates" else trained
         layout = work.model.trainable
         return {"layers": taken(vector, layout.slices_of(compared(layout, self.options.layers)))}
-
-    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the answer has all compared layers."""
-        (size,) = question.arrays["layers"][1]
-        if len(arrays["layers"]) != size:
-            raise PayloadError(
-                f"the answer has {len(arrays['layers'])} numbers for the compared layers; expected {size}"
-            )
 
     # --- the plan -------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Moment(Enum):
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """Define a question: small arrays that the GPS asks devices for. If an answer has an array with a name, dtype or
-    size that the question does not declare, the GPS refuses the answer unread.
+    shape that the question does not declare, the GPS refuses the answer unread.
     """
 
     name: str
@@ -133,7 +133,9 @@ class Question:
     moment: Moment
     """The moment at which devices are asked."""
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
-    """Dtype and largest shape of each array, by the array's name. The first dimension of an answer may be smaller."""
+    """Dtype and shape of each array, by the array's name."""
+    fewer_rows: bool = False
+    """If true, the first dimension of an array in an answer may be smaller."""
     relayed: bool = False
     """If true, the GPS also sends each answer to the other devices (`Method.hear`)."""
 
@@ -369,8 +371,8 @@ class Method:
         return ()
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Declare the arrays that a plan may send to all devices (`Plan.told`). Return the dtype and largest shape of
-        each, as in `Question.arrays`.
+        """Declare the arrays that a plan may send to all devices (`Plan.told`). Return the dtype and shape of each, as
+        in `Question.arrays`.
         """
         return {}
 

@@ -93,7 +93,8 @@ class FedFomo(Method):
 
     def questions(self) -> Sequence[Question]:
         """Return the question that asks each device for the gain of each model that it received."""
-        return (Question(name=GAINS, moment=Moment.RECEIVED, arrays={"gains": ("float64", (self.most_offered,))}),)
+        gains = {"gains": ("float64", (self.most_offered,))}
+        return (Question(name=GAINS, moment=Moment.RECEIVED, arrays=gains, fewer_rows=True),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """Return the gain of each received model, shape (received models,), in the order of the received models."""

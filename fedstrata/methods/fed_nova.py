@@ -57,7 +57,7 @@ class FedNova(FedAvg):
     async def local(self, work: Work) -> Outcome:
         """Train as FedAvg does. Then multiply the change of the weights by τ/a_k."""
         mean = work.told[STEPS]
-        if mean.shape != (1,) or not 0 < mean[0] < np.inf:
+        if not 0 < mean[0] < np.inf:
             raise PayloadError(f"the GPS sent {mean} as the mean number of steps; expected one finite number above 0")
         trained = await work.train(work.start)
         scale, weighted = mean[0] / gradients_in(trained.steps, self.facts.training), work.model.trainable.size

@@ -166,12 +166,10 @@ class FedTsdp(Method):
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError unless the answer has a distribution over the classes for each example of the batch, and a
-        whole sketch.
+        possible sketch.
         """
-        check_sketch(arrays["weights"], self.options.sketch)
+        check_sketch(arrays["weights"])
         outputs = arrays["outputs"]
-        if len(outputs) != self.options.batch:
-            raise PayloadError(f"the answer has outputs for {len(outputs)} examples; expected {self.options.batch}")
         if outputs.min() < 0 or np.abs(outputs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
             raise PayloadError("each row of outputs in the answer must have shares of 0 or more with the sum 1")
 

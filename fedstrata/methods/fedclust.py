@@ -9,14 +9,13 @@ Departures: λ depends on the data and the model. So the number of clusters may 
 instead. The linkage is average linkage. The first round begins with the initial weights.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedstrata.errors import PayloadError
 from fedstrata.methods.adaptive import compared
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
 from fedstrata.methods.clusters import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
@@ -52,14 +51,6 @@ class FedClust(Grouping):
         trained = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
         layout = work.model.trainable
         return {"weights": taken(trained.weights, layout.slices_of(compared(layout, "last")))}
-
-    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the answer is the whole last layer."""
-        if arrays["weights"].shape != question.arrays["weights"][1]:
-            raise PayloadError(
-                f"the answer has {arrays['weights'].size} numbers for the last layer; expected "
-                f"{question.arrays['weights'][1][0]}"
-            )
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Cluster the devices by the distances of their last layers, with average linkage. The threshold, the number in

@@ -142,7 +142,7 @@ class LabelMeans(Grouping):
         """Raise PayloadError for sums that are impossible with the device's number of examples. With noise, a larger
         range is allowed.
         """
-        check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
+        check_sums(arrays[SUMS], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Cluster the devices by average linkage, with the chosen kind of similarity (view).

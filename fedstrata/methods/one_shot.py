@@ -79,12 +79,12 @@ class OneShot(Method):
         """Return two questions. The first asks for eigenvectors, which the GPS relays to other devices. The second asks
         each device for its row of relevances.
         """
-        profile = ("float32", (self.options.eigenvectors, feature_dim(self.options, self.facts.input_shape)))
-        most = (self.facts.device_count,)
+        shape = (self.options.eigenvectors, feature_dim(self.options, self.facts.input_shape))
+        profile, most = {"eigenvectors": ("float32", shape)}, (self.facts.device_count,)
         row = {"devices": ("int64", most), "values": ("float64", most)}
         return (
-            Question(name=PROFILE, moment=Moment.BEFORE, arrays={"eigenvectors": profile}, relayed=True),
-            Question(name=RELEVANCE, moment=Moment.BEFORE, arrays=row),
+            Question(name=PROFILE, moment=Moment.BEFORE, arrays=profile, relayed=True, fewer_rows=True),
+            Question(name=RELEVANCE, moment=Moment.BEFORE, arrays=row, fewer_rows=True),
         )
 
     def relays(self) -> Sequence[int]:

@@ -67,7 +67,8 @@ class Pacfl(Grouping):
         """Return the question that asks devices for their leading singular vectors. Only the GPS reads the answers."""
         rows = self.options.vectors * (self.facts.num_classes if self.options.by_label else 1)
         shape = (rows, feature_dim(self.options, self.facts.input_shape))
-        return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays={"vectors": ("float32", shape)}),)
+        vectors = {"vectors": ("float32", shape)}
+        return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays=vectors, fewer_rows=True),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """Return the singular vectors as rows of length one, shape (rows, d). There are at most p rows or, with

@@ -29,11 +29,9 @@ def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
     return np.bincount(places, weights=vector * signs, minlength=length).astype(np.float64)
 
 
-def check_sketch(sketch: NDArray[Any], length: int, what: str = "sketch") -> None:
-    """Raise PayloadError if a sketch has another length than `length`, or has a number that is too large for the sketch
-    of an update. `what` is its name in the message.
+def check_sketch(sketch: NDArray[Any], what: str = "sketch") -> None:
+    """Raise PayloadError if a sketch has a number that is too large for the sketch of an update. `what` is its name in
+    the message.
     """
-    if len(sketch) != length:
-        raise PayloadError(f"the answer has a {what} of {len(sketch)} numbers; expected {length}")
     if np.abs(sketch).max() > LARGEST:
         raise PayloadError(f"the answer has a {what} with numbers outside ±{LARGEST:g}")

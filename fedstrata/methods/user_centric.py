@@ -113,12 +113,11 @@ class UserCentric(Method):
         return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the gradient has an entry for each weight of the model, and σ² is a number of at
-        least 0. `plan` later limits a large σ².
+        """Raise PayloadError for a gradient with impossibly large numbers, or if σ² is below 0. `plan` later limits a
+        large σ².
         """
-        (length,) = question.arrays["gradient"][1]
-        check_sketch(arrays["gradient"], length, "gradient")
-        if len(arrays["variance"]) != 1 or not 0 <= arrays["variance"][0] <= LARGEST:
+        check_sketch(arrays["gradient"], "gradient")
+        if not 0 <= arrays["variance"][0] <= LARGEST:
             raise PayloadError(
                 f"the answer has the variance {arrays['variance'].tolist()}; expected one number from 0 to {LARGEST:g}"
             )

@@ -76,15 +76,12 @@ def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
     for header in headers:
         dtype, most = question.arrays[header.name]
         shape = tuple(header.shape)
-        fits = (
-            len(shape) == len(most)
-            and shape[1:] == most[1:]
-            and all(0 <= s <= m for s, m in zip(shape, most, strict=True))
-        )
-        if header.dtype != dtype or not fits:
+        has_fewer = len(shape) == len(most) > 0 and shape[1:] == most[1:] and 0 <= shape[0] < most[0]
+        if header.dtype != dtype or not (shape == most or (question.fewer_rows and has_fewer)):
             raise PayloadError(
                 f"the answer to {question.name} has {header.name} of {quoted(header.dtype)} and shape {shown(shape)}; "
-                f"expected {dtype} and at most {most}; check the device's data and feature map"
+                f"expected {dtype} and {'at most ' * question.fewer_rows}{most}; check the device's data and feature "
+                "map"
             )
         total += math.prod(shape) * DTYPES[dtype].itemsize
     return total

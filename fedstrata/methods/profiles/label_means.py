@@ -72,12 +72,10 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
     return found
 
 
-def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
+def check_sums(sums: NDArray[Any], examples: int, deviation: float) -> None:
     """Raise PayloadError for sums that a device with this many examples cannot have. `deviation` is the standard
     deviation of the noise in the sums; 0 without noise.
     """
-    if sums.shape != shape:
-        raise PayloadError(f"the answer has label sums of shape {sums.shape}; expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)
     if np.abs(wide).max() > most * (1 + ROUNDING):
         raise PayloadError(f"the answer has a label sum beyond ±{most:g}, the limit for {examples} examples")

@@ -33,7 +33,7 @@ from tests.support.gps_parts import GpsParts
 from tests.support.rounds_setting import RUN_ID, asking_of, held_back_parent
 from tests.support.set_time import MS, TEXT, S, SetTime
 
-QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))})
+QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))}, fewer_rows=True)
 IDS = [f"device-00{index}" for index in range(3)]
 LINKS = (
     "links={device-lps: {up_rate: 80kbit/s, latency: 1s, jitter: 500ms}, overrides: [{devices: [1], up_rate: 8kbit/s}],"

@@ -103,7 +103,9 @@ async def test_an_answer_to_what_was_not_asked_costs_its_device_the_run(tmp_path
         ({"figure": number(1)}, r"the answer to first has arrays \['figure'\]; expected \['number'\]"),
         ({}, r"the answer to first has arrays \[\]; expected \['number'\]"),
         ({"number": np.float64([1])}, "number of 'float64' and shape .* expected int64"),
-        ({"number": np.int64([1, 2])}, r"shape \[2\]; expected int64 and at most \(1,\)"),
+        ({"number": np.int64([1, 2])}, r"shape \[2\]; expected int64 and \(1,\)"),
+        ({"number": np.int64([])}, r"shape \[0\]; expected int64 and \(1,\)"),
+        ({"number": np.int64([[1]])}, r"shape \[1, 1\]; expected int64 and \(1,\)"),
     ],
 )
 async def test_arrays_are_those_that_the_question_names(tmp_path: Path, arrays: Arrays, reason: str) -> None:

@@ -105,13 +105,17 @@ class FaultDriver:
                 self._tell(describe(fault))
 
     def _bring_about(self, fault: Fault) -> bool:
-        """Cause a fault, and return True. If the process or the link of the fault does not exist now, return False."""
+        """Cause a fault, and return True. If the process or the link of the fault does not exist now, return False. A
+        process is paused only after its start, when it can notice that its parent ends.
+        """
         match fault:
             case KillFault() | PauseFault():
                 process = self._processes.get(fault.process)
                 if process is None or process.pid is None:
                     return False
-                return self._pause(process.pid, fault.for_s) if isinstance(fault, PauseFault) else process.kill()
+                if isinstance(fault, KillFault):
+                    return process.kill()
+                return process.has_started and self._pause(process.pid, fault.for_s)
             case CutFault():
                 proxies = self._proxies.get(fault.link, ())
                 for proxy in proxies:

@@ -89,6 +89,11 @@ class OwnedProcess:
         return await asyncio.shield(self._addresses)
 
     @property
+    def has_started(self) -> bool:
+        """True once the process has reported its addresses."""
+        return self._addresses.done()
+
+    @property
     def pid(self) -> int | None:
         """The id of the running process; None if it does not run."""
         return self._process.pid if self._process and self._process.returncode is None else None

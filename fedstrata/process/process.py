@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -24,6 +25,7 @@ from fedstrata.process.quoting import printable
 from fedstrata.process.spans import process_spans
 
 log = EventLog("process")
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: choose the signal at the parent's end
 YOUNG_OBJECTS = 10_000  # number of new objects that starts a garbage collection; Python's default is 700
 Result = TypeVar("Result")
 
@@ -93,7 +95,8 @@ def folder(text: str) -> Path:
 
 def say_listening(**addresses: str) -> None:
     """Print one JSON line with the addresses of this process on standard output, for the program that started it."""
-    print(json.dumps({"event": "listening", **addresses}), flush=True)
+    with suppress(BrokenPipeError):  # that program has ended
+        print(json.dumps({"event": "listening", **addresses}), flush=True)
 
 
 def run_process(
@@ -154,11 +157,18 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, note, number)
     if exit_with_parent:
+        _continue_after_parent()
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
         # uvloop set it to non-blocking, which also affects a terminal's output.
         os.set_blocking(sys.stdin.fileno(), True)
     code = await main(stop)
     return 128 + first if code is None else code
+
+
+def _continue_after_parent() -> None:
+    """On Linux, continue this process when its parent ends. A paused process would not see the end of its input."""
+    with suppress(AttributeError):  # other systems have no prctl
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -1,6 +1,8 @@
 """How a service process starts: an error in its options takes one line, and its log has its own events."""
 
 import json
+import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +45,44 @@ def test_an_error_has_its_exit_code_even_if_the_log_is_on_a_full_disk(tmp_path: 
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run([sys.executable, "-m", "lps", *words], stderr=full, check=False)
     assert done.returncode == EXIT_USAGE
+
+
+SERVICE = """
+from fedstrata.process.process import program_arguments, run_process, say_listening
+
+async def main(options, stop):
+    say_listening()
+    await stop.wait()
+    return 0
+
+run_process(program_arguments("service", "").parse_args(), main)
+"""
+PARENT = f"""
+import os, signal, subprocess, sys
+pipe, command = subprocess.PIPE, [sys.executable, "-c", {SERVICE!r}, "--exit-with-parent"]
+child = subprocess.Popen(command, stdin=pipe, stdout=pipe)
+child.stdout.readline()
+os.kill(child.pid, signal.SIGSTOP)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux continues the process")
+def test_a_paused_process_ends_when_its_parent_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    ended, _, _ = select.select([child], [], [], 20)
+    os.close(child)
+    assert ended
+
+
+def test_a_process_without_a_reader_of_its_addresses_works_on_until_it_is_stopped() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", SERVICE, "--exit-with-parent"]
+    done = subprocess.run(command, input="", stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

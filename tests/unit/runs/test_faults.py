@@ -146,6 +146,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
 
 class Process:
     pid = 4711
+    has_started = True
 
 
 class Proxy:
@@ -176,6 +177,21 @@ def test_a_process_that_is_paused_twice_goes_on_at_the_end_of_the_longer_pause(
     assert sent == [signal.SIGSTOP, signal.SIGSTOP]
     timers.next()
     assert sent[2:] == [signal.SIGCONT]
+
+
+def test_a_process_that_starts_is_paused_afterwards(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    driver = FaultDriver(
+        experiment("{do: pause, process: lps-0, for_s: 1, at: {phase: training}}").faults, tmp_path, lambda told: None
+    )
+    process = Process()
+    driver.add(process, ["lps-0"])  # type: ignore[arg-type]
+    for process.has_started, signals in ((False, []), (True, [signal.SIGSTOP])):
+        driver.observe(pb.RunStatus(phase="training"))
+        assert sent == signals
 
 
 def test_what_is_paused_at_the_end_goes_on_once(

@@ -21,7 +21,6 @@ SEGMENT_BITS = 1460 * 8  # payload of TCP in a packet of 1,500 bytes
 Link = Literal["device-gps", "device-lps", "lps-gps"]
 LINKS: tuple[Link, ...] = get_args(Link)
 WAYS = ("down", "up")
-NO_DEVICE_TWICE = "device {} is in two entries; remove it from one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,7 +352,7 @@ def check_once(entries: Any) -> None:
     for devices in entries:
         twice = seen.intersection(devices)
         if twice:
-            raise ValueError(NO_DEVICE_TWICE.format(min(twice)))
+            raise ValueError(f"device {min(twice)} is in two entries; remove it from one")
         seen.update(devices)
 
 

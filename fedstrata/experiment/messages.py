@@ -155,12 +155,12 @@ def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
     With a chosen form, only keys of this form are named. If none of them is similar, the message lists the keys of the
     form's section.
     """
-    known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
+    known = list(dict.fromkeys(_keys(schema, schema)))
     if chosen is None:
         return f"unknown key; {_near(key, known)}fedstrata schema prints all keys"
     plain, form = re.sub(r"\.\d+", ".N", key), f"{_discriminator(chosen)} {chosen.form}"
     fault = f"not a key of {form}" if plain in known else "unknown key"
-    own = list(dict.fromkeys(_keys(chosen.schema, schema["$defs"], f"{chosen.key}.")))
+    own = list(dict.fromkeys(_keys(chosen.schema, schema, f"{chosen.key}.")))
     section = plain.rpartition(".")[0]
     here = [path.rpartition(".")[2] for path in own if path.rpartition(".")[0] == section]
     has = f"{form if section == chosen.key else section} has the keys {_listed(here, 'and')}; " if here else ""
@@ -206,14 +206,15 @@ def _shared(path: str, key: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
 
 
-def _keys(node: Schema, definitions: Schema, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a JSON Schema. The part N stands for any index of a list, as in `faults.N.at`."""
-    if "$ref" in node:
-        node = definitions[node["$ref"].rpartition("/")[2]]
+def _keys(node: Schema, schema: Schema, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a node of a JSON Schema. The part N stands for any index of a list, as in
+    `faults.N.at`.
+    """
+    node = _resolved(node, schema)
     for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):
-        yield from _keys(branch, definitions, prefix)
+        yield from _keys(branch, schema, prefix)
     if isinstance(node.get("items"), Mapping):
-        yield from _keys(node["items"], definitions, f"{prefix}N.")
+        yield from _keys(node["items"], schema, f"{prefix}N.")
     for name, inner in node.get("properties", {}).items():
         yield prefix + name
-        yield from _keys(inner, definitions, f"{prefix}{name}.")
+        yield from _keys(inner, schema, f"{prefix}{name}.")

@@ -33,24 +33,15 @@ class Quantity:
 
         Raises ValueError for a text without a unit, or with an unknown unit, and for a number beyond the limits.
         """
-        known = ", ".join(self.units)
-        is_bare = not isinstance(value, str)
-        if is_bare:
-            raise ValueError(
-                f"{value!r} has no unit; write a value such as {self.example}, with one of the units {known}"
-            )
+        advice = f"write a value such as {self.example}, with one of the units {', '.join(self.units)}"
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} has no unit; {advice}")  # noqa: TRY004  # pydantic shows no TypeError
         found = _QUANTITY.match(value.strip())
         if found is None:
-            raise ValueError(
-                f"{value!r} is not a number of 0 or more with a unit; write a value such as {self.example}, with one "
-                f"of the units {known}"
-            )
+            raise ValueError(f"{value!r} is not a number of 0 or more with a unit; {advice}")
         number, unit = found.groups()
         if unit not in self.units:
-            raise ValueError(
-                f"{value!r}: no unit is called {unit!r}; write a value such as {self.example}, with one of the units "
-                f"{known}"
-            )
+            raise ValueError(f"{value!r}: no unit is called {unit!r}; {advice}")
         parsed = round(Decimal(number) * self.units[unit])
         if not self.least <= parsed <= self.most:
             raise ValueError(f"{value!r}: {self.limits}")

@@ -21,6 +21,7 @@ from fedstrata.process.descriptors import when_there_is_room
 from fedstrata.process.fault_points import reach
 from fedstrata.store.files import write_aside
 from fedstrata.tensors import Flat, Layout, values_digest
+from fedstrata.tensors.codec import int8_scale
 
 PIECE_ELEMENTS = 1 << 18
 MAX_HEADER_BYTES = 16 << 20
@@ -125,12 +126,12 @@ class AnyModel(ABC):
         return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
 
     def scales(self) -> list[float]:
-        """Return the scale of each tensor for the encoding `int8`, max|x| / 127."""
-        largest = []
+        """Return the scale of each tensor for the encoding `int8`, see `int8_scale`."""
+        found = []
         for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True):
-            parts = [self.read(start + a, start + b) for a, b in pieces_of(tensor.size)]
-            largest.append(max((float(np.max(np.abs(part))) for part in parts), default=0.0))
-        return [float(np.float32(np.float32(value) / np.float32(127))) for value in largest]
+            parts = (self.read(start + a, start + b) for a, b in pieces_of(tensor.size))
+            found.append(max(map(int8_scale, parts), default=0.0))
+        return found
 
 
 class ModelFile(AnyModel):

@@ -4,9 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-import numpy as np
-
-from fedstrata.store.model_file import AnyModel
+from fedstrata.store.model_file import AnyModel, joined
 from fedstrata.tensors import Flat, Layout
 
 
@@ -35,7 +33,7 @@ class ModelView(AnyModel):
             last = min(stop, self._starts[number + 1])
             found.append(self._source.read(place.start + start - begins, place.start + last - begins))
             start, number = last, number + 1
-        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.float32), *found])
+        return found[0] if len(found) == 1 else joined(found)
 
     def close(self) -> None:
         """Do nothing, because the owner of the other model closes that model."""

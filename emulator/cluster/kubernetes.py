@@ -28,7 +28,7 @@ from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
 
-OURS = "app.kubernetes.io/name=fedstrata"
+NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
 LOOK_S = 1
 OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # an annotation of the GPS's pod that names the Secret
@@ -46,7 +46,8 @@ class InstalledRelease:
         api = client.ApiClient(self.configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         self._namespace = release.namespace
-        self._selector = f"{OURS},{INSTANCE}={release.name}"
+        self._labels = {NAME: "fedstrata", INSTANCE: release.name}
+        self._selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
 
     def _answering(self) -> AbstractContextManager[None]:
         return answering(self.configuration.host)
@@ -176,8 +177,7 @@ class InstalledRelease:
     @property
     def secrets(self) -> KubernetesSecrets:
         """The Secrets with the release's certificates."""
-        labels = dict(part.split("=") for part in self._selector.split(","))
-        return KubernetesSecrets(self._core, self._namespace, labels)
+        return KubernetesSecrets(self._core, self._namespace, self._labels)
 
 
 class GpsAccess:

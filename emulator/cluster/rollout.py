@@ -4,7 +4,7 @@ The module does not call the Kubernetes API.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 REVISION = "controller-revision-hash"
@@ -42,7 +42,7 @@ class Progress:
     ready: int
     is_done: bool
     waiting: tuple[str, ...] = ()  # pods that exist but are not ready; those in `reasons` first
-    reasons: tuple[str, ...] = field(default=())  # why pods are not ready, or claims not bound
+    reasons: tuple[str, ...] = ()  # why pods are not ready, or claims not bound
     hopeless: str = ""  # why a pod cannot start, if waiting does not help
 
     @property

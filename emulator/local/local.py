@@ -130,9 +130,8 @@ class LocalBackend:
         return process
 
     def _is_replaced(self, name: str) -> bool:
-        """Return whether an LPS ended because its name is revoked. An LPS with a revoked
-        name is not restarted, because other LPSs serve its clusters. If no other LPS is left, also start a new LPS
-        under another name.
+        """Return whether an LPS ended because its name is revoked. Such an LPS is not restarted, because other LPSs
+        serve its clusters. If no other LPS is left, also start a new LPS under another name.
         """
         try:
             if self._certificates is None or not self._certificates.revoked().revokes(("lps",), name):

@@ -118,7 +118,10 @@ def render_page(results: SweepResults, figure: Columns) -> str:
     sweep = results.sweep
     done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
     missing = len(sweep.runs) - done
-    return fill_template(
+    here = files("emulator.results.report")
+    template = Template(here.joinpath("sweep.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        style=here.joinpath("style.css").read_text(encoding="utf-8"),
         name=html(sweep.name),
         said=html(
             f"{counted(len(sweep.places), 'row')} of the table, seeds {seeds}: {counted(done, 'run')} completed"
@@ -130,13 +133,6 @@ def render_page(results: SweepResults, figure: Columns) -> str:
         runs=_run_table(results),
         text=html(sweep.text),
     )
-
-
-def fill_template(**parts: str) -> str:
-    """Return the page's template, filled with these values and the style sheet."""
-    here = files("emulator.results.report")
-    page = Template(here.joinpath("sweep.html").read_text(encoding="utf-8"))
-    return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
 
 
 def _figure(figure: Columns) -> Markup:

@@ -43,10 +43,6 @@ BY_EXIT_CODE = {
 }
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
     """Describe a process to run as `python -m …`, and the names of the addresses that it reports."""
@@ -58,7 +54,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the owner's environment
     may_finish: bool = False  # whether exit code 0 means that the work is done; otherwise the process is restarted
     may_move: bool = False  # whether the process may listen at another address after a restart
-    may_go: Callable[[], bool] = _never  # whether the run continues without the process if it ends with an error
+    may_go: Callable[[], bool] = lambda: False  # whether the run continues without the process if it ends with an error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,10 +93,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         if handler is None:
             return None
         kind = next(kind for kind in KINDS if getattr(handler, kind))
-        behaviour, check = getattr(handler, kind), _Check(self, details.method)
-        if handler.request_streaming:
-            return handler._replace(**{kind: _guarded(behaviour, check, check.each_message)})
-        guarded, as_stream = _guarded(behaviour, check, check.only_message), kind.replace("unary", "stream", 1)
+        guarded = _guarded(getattr(handler, kind), _Check(self, details.method, is_stream=handler.request_streaming))
+        as_stream = f"stream_{kind.partition('_')[2]}"
         return handler._replace(**{"request_streaming": True, kind: None, as_stream: guarded})
 
     def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
@@ -281,9 +279,11 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 class _Check:
     """Check all calls of one RPC at a server: who the caller is, whether the rule allows the call, and its size."""
 
-    def __init__(self, guard: Guard, method: str) -> None:
+    def __init__(self, guard: Guard, method: str, *, is_stream: bool) -> None:
+        """`is_stream` says whether callers send a stream of messages, not a single message."""
         self._guard = guard
         self._method = method
+        self._is_stream = is_stream
         self._rule = TABLE.get(method)
         self.over = guard.lookout.over
 
@@ -300,34 +300,36 @@ class _Check:
             self._guard.refused("share")
             raise
 
-    async def only_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Read, check and return the message of a call with a single message.
+    async def request(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
+        """Return what the handler receives: the only message of a call, or an iterator over the messages of a stream.
 
         Raises:
             DecodeError: no message comes, or the message cannot be decoded.
             PayloadError: the message is larger than any request.
         """
-        async with self._guard.shares.reading(caller.peer):
-            message = await anext(aiter(messages), None)
+        if self._is_stream:
+            return self._each(caller, messages)
+        message = await self._first(caller, messages)
         if message is None:
             raise DecodeError("the call has no message")
         check_decoded(message)
         most_bytes = self._rule.most_bytes if self._rule else MOST_ASKED_BYTES
         if (size := message.ByteSize()) > most_bytes:  # checked before the message waits for other checks
             raise PayloadError(f"the message has {size} bytes; at most {most_bytes} are allowed")
-        await self.message(caller, message)
+        await self._check(caller, message)
         return message
 
-    async def each_message(self, caller: Caller, messages: AsyncIterator[Any]) -> "_Checked":
-        """Return an iterator that checks each message of a stream when the handler reads it."""
-        return _Checked(messages, self, caller)
-
-    async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Read, check and return the first message of a stream. Raises StopAsyncIteration for an empty stream."""
+    async def _first(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
         async with self._guard.shares.reading(caller.peer):
-            message = await anext(messages)
-        await self.message(caller, message)
-        return message
+            return await anext(aiter(messages), None)
+
+    async def _each(self, caller: Caller, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield the messages of a stream. Check each message when the handler reads it."""
+        message = await self._first(caller, messages)
+        while message is not None:
+            await self._check(caller, message)
+            yield message
+            message = await anext(messages, None)
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """Yield a handler's replies. Before each reply, check that the caller's certificate is still valid."""
@@ -340,21 +342,21 @@ class _Check:
                 self._guard.check_sent(caller)
                 yield reply
 
-    async def message(self, caller: Caller, message: Any) -> None:
+    async def _check(self, caller: Caller, message: Any) -> None:
         check_decoded(message)
         if self._rule is not None:
             await self._guard.check(caller, self._method, self._rule, message)
 
 
-def _guarded(behaviour: Any, check: _Check, read: Callable[[Caller, Any], Awaitable[Any]]) -> Any:
-    """Return a handler for calls. `read` reads and checks the only message, or each message of a stream. Messages are
-    read only after the caller was accepted. Until then, at most one flow-control window of the stream is in memory.
+def _guarded(behaviour: Any, check: _Check) -> Any:
+    """Return a handler that checks calls, and lets `behaviour` handle them. Messages are read only after the caller was
+    accepted. Until then, at most one flow-control window of the stream is in memory.
     """
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
             with check.caller(context) as caller:
-                request = await read(caller, requests)
+                request = await check.request(caller, requests)
                 async for reply in check.replies(caller, behaviour(request, context)):
                     yield reply
 
@@ -362,32 +364,11 @@ def _guarded(behaviour: Any, check: _Check, read: Callable[[Caller, Any], Awaita
 
     async def run(requests: Any, context: Context) -> Any:
         with check.caller(context) as caller:
-            request = await read(caller, requests)
+            request = await check.request(caller, requests)
             async with check.over(caller):
                 return await behaviour(request, context)
 
     return run
-
-
-class _Checked:
-    """Iterate over the messages of a stream. Check each message before the handler receives it."""
-
-    def __init__(self, messages: AsyncIterator[Any], check: _Check, caller: Caller) -> None:
-        self._messages = messages
-        self._check = check
-        self._caller = caller
-        self._is_begun = False
-
-    def __aiter__(self) -> "_Checked":
-        return self
-
-    async def __anext__(self) -> Any:
-        if not self._is_begun:
-            self._is_begun = True
-            return await self._check.first_message(self._caller, self._messages)
-        message = await anext(self._messages)
-        await self._check.message(self._caller, message)
-        return message
 
 
 @lru_cache(CALLERS_REMEMBERED)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fedstrata.errors import AddressError, ExperimentError
@@ -51,9 +50,7 @@ class FleetClient:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from emulator.runs.incoming import IncomingRecord
@@ -47,9 +46,7 @@ class RunClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._gps.close()
 
     async def watch(self) -> AsyncIterator[pb.RunStatus]:

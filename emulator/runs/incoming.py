@@ -6,7 +6,6 @@ import contextlib
 import re
 import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from fedstrata.errors import OutputError, PayloadError
@@ -32,9 +31,7 @@ class IncomingRecord:
         self._clear()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with contextlib.suppress(OSError):  # such as a full disk: the present error says so already
             self._close()
         self._clear()

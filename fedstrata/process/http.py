@@ -11,7 +11,6 @@ from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from socketserver import ThreadingMixIn
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -181,9 +180,7 @@ class StatusServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

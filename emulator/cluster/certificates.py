@@ -55,7 +55,9 @@ class ReleaseCertificates:
             self._secrets.check_replaceable(self.secret(who))
         authority = authority or self._new_authority()
         for who in lacking:
-            self._write(self.secret(who), _as_secret(authority.issued(holders[who], server_domain=server_domain)))
+            files = authority.issued(holders[who], server_domain=server_domain)
+            if self._secrets.write(self.secret(who), _as_secret(files)):
+                self._new.append(self.secret(who))
         return lacking
 
     def keep(self, authority: Authority) -> None:
@@ -104,10 +106,6 @@ class ReleaseCertificates:
 
         self._secrets.change(name, changed)
         return name
-
-    def _write(self, name: str, data: Mapping[str, bytes]) -> None:
-        if self._secrets.write(name, data):
-            self._new.append(name)
 
     def take_back(self) -> None:
         """Delete the Secrets that this object has made. This cleans up after a failure."""

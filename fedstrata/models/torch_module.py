@@ -107,16 +107,15 @@ class ModuleModel(Model):
 def _model_of(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds) -> ModuleModel:
     module = _outline(module_factory)
     parts = _Parts(module, kinds)
-    training, statistics = parts.training, parts.statistics
     _check(module, kinds, parts)
-    layout = Layout.of({name: tensor.shape for name, tensor in {**training, **statistics}.items()})
+    layout = Layout.of({name: tensor.shape for name, tensor in parts.of_model.items()})
     forward = _Forward(module_factory, kinds, seed=0)
     return ModuleModel(
         layout=layout,
         shared=(),
         initial=lambda seed: _initial(module_factory, kinds, seed, layout),
         outputs=forward.measured,
-        statistics=tuple(statistics),
+        statistics=tuple(parts.statistics),
         normalisations=parts.normalisations,
         frozen={name: tuple(tensor.shape) for name, tensor in parts.frozen.items()},
         module_factory=module_factory,
@@ -142,11 +141,11 @@ class _Parts:
         self.odd = [name for name, tensor in floating.items() if tensor.dtype != float32]
         self.kept = [name for name in floating if kinds.keeps_statistics or kinds.is_frozen(name)]
         self.statistics = {name: tensor for name, tensor in floating.items() if name not in self.kept}
+        self.of_model = {**self.training, **self.statistics}
         self.known = {**parameters, **of_buffers}
         kinds_of_norm = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
         norms = [name for name, each in module.named_modules() if isinstance(each, kinds_of_norm)]
-        tensors = (*self.training, *self.statistics)
-        self.normalisations = tuple(name for name in tensors if name.rpartition(".")[0] in norms)
+        self.normalisations = tuple(name for name in self.of_model if name.rpartition(".")[0] in norms)
 
 
 class _Forward:
@@ -187,9 +186,8 @@ class _Forward:
         import torch
 
         module = _made(self._factory, self._kinds, self._seed)
-        parts = _Parts(module, self._kinds)
         with torch.no_grad():
-            for name, tensor in {**parts.training, **parts.statistics}.items():
+            for name, tensor in _Parts(module, self._kinds).of_model.items():
                 tensor.copy_(weights[name])
         return module.eval()
 
@@ -367,8 +365,7 @@ def _initial(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed
 
 
 def _flattened(module: "torch.nn.Module", kinds: Kinds, layout: Layout) -> Flat:
-    parts = _Parts(module, kinds)
-    tensors = {**parts.training, **parts.statistics}
+    tensors = _Parts(module, kinds).of_model
     return layout.flatten({name: tensor.detach().numpy() for name, tensor in tensors.items()})
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.errors import DataError
-from fedstrata.record.tables import Amount, Table
+from fedstrata.record.tables import Amount, Table, checked
 from fedstrata.tasks import Metric, Task, measured
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -89,7 +89,8 @@ class RoundsTable(Table[RoundRow]):
         for column, (least, most) in self._ranges.items():
             _check_in_range(cells[column], least, most, f"{where}: {column}")
         fields = {field: cells[columns[0]] for field, columns in self._columns_of.items() if field != "metrics"}
-        return self._checked(fields | {"metrics": {name: cells[name] for name in self._columns_of["metrics"]}}, where)
+        metrics = {name: cells[name] for name in self._columns_of["metrics"]}
+        return checked(self._adapter, {**fields, "metrics": metrics}, where)
 
 
 def _check_in_range(cell: str | None, least: float, most: float, said: str) -> None:

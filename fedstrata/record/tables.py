@@ -70,16 +70,13 @@ class Table(Generic[R]):
         return self.read(path) if path.exists() else ()
 
     def _parsed(self, header: list[str], row: list[str], where: str) -> R:
-        return self._checked(self._cells(header, row, where), where)
+        return checked(self._adapter, self._cells(header, row, where), where)
 
     def _cells(self, header: list[str], row: list[str], where: str) -> dict[str, str | None]:
         """Return the cells of a row by column. An empty cell becomes None."""
         if len(row) != len(header):
             raise DataError(f"{where}: {len(row)} fields, but the header has {len(header)}")
         return {name: cell or None for name, cell in zip(header, row, strict=True)}
-
-    def _checked(self, values: Mapping[str, Any], where: str) -> R:
-        return checked(self._adapter, values, where)
 
 
 @checked_dataclass(frozen=True, kw_only=True)

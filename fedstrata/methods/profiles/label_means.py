@@ -171,6 +171,7 @@ def grouped(
     marks = means_of([answers[place] for place in drawn], deviation, spread)
     found = likeness(marks, marks)
     clusters, view, rule = clearest(found, views, count)
+    np.fill_diagonal(found[view], 1.0)  # also for a device of which all labels are left out
     # Shape (drawn, T); each column has the sum 1.
     share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(clusters)
     labels = np.empty(len(answers), np.int64)

@@ -213,6 +213,9 @@ def test_devices_without_two_examples_of_a_label_do_not_change_the_spread() -> N
     assert found.spread == alone.spread > 1e-3
     assert likeness(found, found)["mass"][0, 1] == likeness(alone, alone)["mass"][0, 1] > 0.8
     assert spread_of(tiny, 0.0) == 1e-6
+    plan, _ = plan_of(made(5), dict(enumerate(whole + tiny)))
+    assert plan.affinity[2, 3] == 0.0
+    assert (np.diag(plan.affinity) == 1.0).all()
 
 
 SETTINGS = {

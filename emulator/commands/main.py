@@ -213,6 +213,9 @@ def _told_error(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         _drop(sys.stdout)
         return _end("error: a disk is full, so output is not complete; free space and run again", EXIT_OUTPUT)
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        _drop(sys.stdout)
+        return _end("error: a terminal is gone or a disk fails, so output is not complete; run again", EXIT_OUTPUT)
     if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.ENAMETOOLONG} and error.filename:
         return _end(printable(f"error: {error.filename!s:.300}: {error.strerror}; give another path"), EXIT_USAGE)
     if UsageError is not None and isinstance(error, UsageError):
@@ -261,19 +264,19 @@ def _end_with(codes: list[int]) -> None:
 
 def main() -> None:
     """Run the `fedstrata` command."""
-    # SIGTERM ends a command like Ctrl-C. Own code is also searched in the current folder.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # both end a command like Ctrl-C, but `nohup` ignores SIGHUP
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     sys.stdout, sys.stderr = (stream or _nowhere() for stream in (sys.stdout, sys.stderr))  # None: the user closed it
     print_whatever_comes()
     with suppress(FileNotFoundError):  # the current folder is deleted
-        look_also_in([Path.cwd()])
+        look_also_in([Path.cwd()])  # for own code
     ended: list[int] = []
     atexit.register(_end_with, ended)  # registered first, so called last
     code = execute(sys.argv[1:])
-    if code == EXIT_INTERRUPTED:
-        # If a signal arrives while a data class is compiled, the interpreter of `python -m` would end by SIGINT, not
-        # with this code.
-        ended.append(code)
-    for number in (signal.SIGINT, signal.SIGTERM):  # everything is done; another signal ends silently
+    # The interpreter would end by SIGINT, not with this code, if Ctrl-C comes while it removes its modules, or if a
+    # signal came while it compiled a data class.
+    ended.append(code)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # everything is done; another signal ends silently
         signal.signal(number, lambda *_: os._exit(code))
     sys.exit(code)

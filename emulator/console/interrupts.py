@@ -1,4 +1,4 @@
-"""Handle Ctrl-C and SIGTERM. The first signal ends the work. Further signals do not interrupt the clean-up."""
+"""Handle signals that end a command. The first signal ends the work. Further signals do not interrupt the clean-up."""
 
 import asyncio
 import signal
@@ -9,12 +9,17 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a command. SIGHUP is not one of them if `nohup` has started the command."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if is_kept else [signal.SIGHUP])]
+
+
 def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop, and return its result. The first SIGINT or SIGTERM cancels it.
+    """Run a coroutine in a new event loop, and return its result. The first SIGINT, SIGTERM or SIGHUP cancels it.
 
     If an event loop is already running, as in a notebook, the coroutine runs in a second thread. Signals reach only the
     main thread. A call from any other thread is therefore not cancelled by signals.
@@ -57,7 +62,7 @@ class _Job(Generic[T]):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._cancel) for number in SIGNALS}
+        before = {number: signal.signal(number, self._cancel) for number in ending_signals()}
         try:
             yield
         finally:

@@ -29,7 +29,7 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_comes_when_all_is_done_is_not_worth_a_word(number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -42,6 +42,92 @@ def test_a_signal_that_comes_when_all_is_done_is_not_worth_a_word(number: signal
                 it.wait(timeout=1)
         assert it.communicate(timeout=60) == ("", "")
     assert it.returncode == 0
+
+
+# A command whose interpreter receives Ctrl-C while it removes its last objects.
+LAST = """
+import os, signal, sys
+from emulator.commands import main as cli
+
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+def app(*_, **__):
+    sys.last = Last()
+
+cli.app = app
+cli.main()
+"""
+
+
+def test_ctrl_c_at_the_end_of_the_interpreter_does_not_replace_the_exit_code() -> None:
+    ended = subprocess.run([sys.executable, "-c", LAST], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    ended = subprocess.run(
+        [sys.executable, "-m", "emulator"], cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")
+
+
+# A command that runs until a signal ends it.
+ENDLESS = """
+import asyncio
+from emulator.commands import main as cli
+from emulator.console.interrupts import run_interruptibly
+
+async def endless():
+    print("runs", flush=True)
+    await asyncio.Event().wait()
+
+cli.app = lambda *_, **__: run_interruptibly(endless())
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("start", "code"), [((), 130), (("nohup",), None)])
+def test_a_command_ends_with_its_terminal_unless_nohup_has_started_it(start: tuple[str, ...], code: int | None) -> None:
+    command = [*start, sys.executable, "-c", ENDLESS]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as it:
+        assert it.stdout is not None
+        assert it.stdout.readline() == "runs\n"
+        it.send_signal(signal.SIGHUP)
+        try:
+            it.wait(timeout=60 if code else 1)
+        except subprocess.TimeoutExpired:
+            it.kill()
+            assert code is None
+        else:
+            assert (it.returncode, it.stderr and it.stderr.read()) == (code, "interrupted\n")
+
+
+# A command whose terminal is closed.
+NO_TERMINAL = """
+import os
+from emulator.commands import main as cli
+
+def app(*_, **__):
+    master, terminal = os.openpty()
+    os.dup2(terminal, 1)
+    os.close(terminal)
+    os.close(master)
+    print("progress", flush=True)
+
+cli.app = app
+cli.main()
+"""
+
+
+def test_a_terminal_that_is_gone_is_named_in_a_line() -> None:
+    ended = subprocess.run([sys.executable, "-c", NO_TERMINAL], capture_output=True, text=True, timeout=60, check=False)
+    said = "error: a terminal is gone or a disk fails, so output is not complete; run again\n"
+    assert (ended.returncode, ended.stderr) == (5, said)
 
 
 # A command that Ctrl-C reaches while a data class is made, as those of libraries are when they are imported.

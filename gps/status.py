@@ -1,9 +1,9 @@
 """The state of a run, for the experimenter."""
 
-import time
 from collections.abc import Mapping
 
 from fedstrata.privacy.report import EpsilonSpent
+from fedstrata.process.sleeping import wall_time
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tasks import Metric
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -58,7 +58,7 @@ def seconds_of(phases: Mapping[str, float]) -> float:
     """
     began = min(phases.values(), default=0.0)
     ended = phases.get("completed", phases.get("failed"))
-    return max(0.0, (time.time() if ended is None else ended) - began) if phases else 0.0
+    return max(0.0, (wall_time() if ended is None else ended) - began) if phases else 0.0
 
 
 def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:

@@ -28,6 +28,16 @@ def test_time_left_is_not_guessed_before_a_round_is_done_nor_after_the_last(phas
     assert seconds_left({"training": 100.0}, phase, done, 10, lambda: 120.0) is None
 
 
+def test_a_changed_clock_of_the_machine_changes_no_seconds_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    journal = GpsParts(tmp_path).journal
+    journal.begin_phase("training")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    assert seconds_of(journal.phases()) == pytest.approx(0, abs=60)
+
+
 def test_a_run_that_is_continued_after_a_failure_counts_on_and_may_fail_later(tmp_path: Path) -> None:
     phases = {"enrolment": 100.0, "training": 110.0, "failed": 150.0}
     assert seconds_of(phases) == 50

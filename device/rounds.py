@@ -168,7 +168,9 @@ class DeviceRounds:
             return await (client.announce(goes_up) if is_announced else client.exchange(goes_up))
         if goes_up is not None and self._job is not None:
             return await client.answer(self._job.received.round, goes_up)
-        return await client.fetch(*self._sent_of)
+        if self._sent is None:
+            return await client.fetch(-1)
+        return await client.fetch(self._sent.round, self._sent.base_digest)
 
     def _note(self, goes_up: Update | answers_pb2.Answer | None) -> None:
         """Keep the message that is sent next, because the LPS may ask for this message again."""
@@ -199,13 +201,6 @@ class DeviceRounds:
             store=self._store,
             made=self._made,
         )
-
-    @property
-    def _sent_of(self) -> tuple[int, bytes]:
-        """The round and the digest of the model from which the last update was computed. Before the first update, -1
-        and an empty digest.
-        """
-        return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
     async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
         """Send the last received model of the cluster to an LPS that has adopted the cluster, or that has lost its

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
+from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds.child_calls import ChildStream
@@ -21,7 +22,7 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServ
 from gps.devices.roster import Device
 from gps.plans.plan import cluster_of
 from gps.run import Run
-from gps.status import Status
+from gps.status import status_of
 
 
 class GpsServicer(GpsServiceServicer):
@@ -239,13 +240,13 @@ class RunServicer(RunServiceServicer):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._status = Status(run)
+        self._epsilon = EpsilonSpent(run.experiment)
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
         """Stream the run's state, at once and at every change, until the record of the run is available."""
         run = self._run
         while True:
-            changed, status = run.news.next, self._status.now()
+            changed, status = run.news.next, status_of(run, self._epsilon)
             yield status
             if status.has_record:
                 return

@@ -11,36 +11,26 @@ from gps.hosting.waiting import to_proto
 from gps.run import Run
 
 
-class Status:
-    """Describe the state of a run."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._epsilon = EpsilonSpent(run.experiment)
-
-    def now(self) -> pb.RunStatus:
-        """Return the present state of the run as a message."""
-        run = self._run
-        return pb.RunStatus(
-            run_id=run.experiment.run_id,
-            job=run.backend.job,
-            phase=run.phase,
-            reason=run.reason,
-            global_round=run.rounds.global_round,
-            global_rounds=run.experiment.training.global_rounds,
-            lps_wanted=run.places.lps_known,
-            clusters=[_cluster(run, name, len(devices)) for name, devices in run.places.homes.items()],
-            link_bytes=link_bytes_to_proto(run.reports.counts.total()),
-            devices=[
-                pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count
-            ],
-            has_record=run.has_record,
-            waits=to_proto(run.waiting.waits),
-            seconds=seconds_of(run.journal.phases()),
-            virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
-            headline=_metric(run.task.headline),
-            epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plans.is_made),
-        )
+def status_of(run: Run, epsilon: EpsilonSpent) -> pb.RunStatus:
+    """Return the present state of a run as a message. `epsilon` computes the ε that the run has spent."""
+    return pb.RunStatus(
+        run_id=run.experiment.run_id,
+        job=run.backend.job,
+        phase=run.phase,
+        reason=run.reason,
+        global_round=run.rounds.global_round,
+        global_rounds=run.experiment.training.global_rounds,
+        lps_wanted=run.places.lps_known,
+        clusters=[_cluster(run, name, len(devices)) for name, devices in run.places.homes.items()],
+        link_bytes=link_bytes_to_proto(run.reports.counts.total()),
+        devices=[pb.StateCount(state=state, devices=count) for state, count in run.roster.states().items() if count],
+        has_record=run.has_record,
+        waits=to_proto(run.waiting.waits),
+        seconds=seconds_of(run.journal.phases()),
+        virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
+        headline=_metric(run.task.headline),
+        epsilon_spent=epsilon.after(run.rounds.global_round, is_grouped=run.plans.is_made),
+    )
 
 
 def _metric(metric: Metric) -> pb.Metric:

@@ -3,7 +3,7 @@ the GPS changes the assignment.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,8 +15,6 @@ from lps.kept.model_search import Handler, ModelSearch
 from lps.session import Session
 from lps.to_gps import GpsClient, NewestPlan
 from lps.waits import Waits
-
-Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # fetch the clusters of a plan newer than this version
 
 
 @dataclass
@@ -86,20 +84,22 @@ class Clusters:
         Raises:
             NotAllowedError: the GPS refuses this LPS. The devices then ask the GPS for another LPS.
         """
-
-        def fetch(known_version: int) -> Awaitable[pb.FetchClustersResponse]:
-            return self._gps.clusters(known_version, self._waits.now())
-
-        telling = asyncio.ensure_future(self._waits.tell(lambda: fetch(0)))
+        telling = asyncio.ensure_future(self._waits.tell(lambda: self._fetch(0)))
         try:
             async with asyncio.TaskGroup() as jobs:
-                async for clusters in self._changed(fetch):
-                    self._follow(clusters, jobs, fetch)
+                async for clusters in self._changed():
+                    self._follow(clusters, jobs)
         except* FedstrataError as errors:
             await self._give_up(errors.exceptions[0])
         finally:
             telling.cancel()
             self._is_over = True
+
+    async def _fetch(self, known_version: int) -> pb.FetchClustersResponse:
+        """Return the GPS's reply about the clusters of this LPS, as soon as the GPS has a plan that is newer than
+        `known_version`. Also report to the GPS for which devices this LPS waits.
+        """
+        return await self._gps.clusters(known_version, self._waits.now())
 
     async def _give_up(self, error: BaseException) -> None:
         """Inform devices and the GPS that this LPS cannot continue, and give the reason. If the GPS refuses this LPS,
@@ -115,14 +115,14 @@ class Clusters:
             service.session.server.finish(reason)
         await self._gps.fail(reason)
 
-    async def _changed(self, fetch: Ask) -> AsyncIterator[Iterable[pb.Cluster]]:
+    async def _changed(self) -> AsyncIterator[Iterable[pb.Cluster]]:
         """Yield the clusters of this LPS whenever the GPS has a new plan, until the run is over.
 
         Raises:
             RunStoppedError: the run has ended without a result.
         """
         while True:
-            reply = await fetch(self._newest_plan.version)
+            reply = await self._fetch(self._newest_plan.version)
             if reply.is_over:
                 for name in [name for name, service in self._services.items() if not service.is_open]:
                     self._leave_out(name)
@@ -132,7 +132,7 @@ class Clusters:
                 yield reply.clusters
                 self.are_known.set()
 
-    def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
+    def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup) -> None:
         """Apply a new plan. Stop serving clusters that left this LPS or that must begin again, update the devices of
         the remaining clusters, and begin new clusters.
         """
@@ -149,16 +149,16 @@ class Clusters:
             self._services[name] = service = _Service(session)
             if not session.may_recover():
                 self.handlers[name] = session.server  # early calls of devices wait until a round is open
-            service.job = jobs.create_task(self._serve(name, service, fetch))
+            service.job = jobs.create_task(self._serve(name, service))
 
-    async def _serve(self, name: str, service: _Service, fetch: Ask) -> None:
+    async def _serve(self, name: str, service: _Service) -> None:
         session = service.session
         try:
             await session.recover(partial(self.handlers.__setitem__, name))
             self.handlers[name], service.is_open = session.server, True
             await session.run()
         except FedstrataError as error:
-            reply = await _what_holds_now(fetch)
+            reply = await self._present()
             if reply is None or (_has(reply, name, session.term) and not reply.is_over):
                 raise
             self._log.warning("cluster_lost", cluster=name, reason=str(error))
@@ -166,6 +166,17 @@ class Clusters:
                 (self._leave_out if reply.is_over else self._drop)(name)
         finally:
             session.close()
+
+    async def _present(self) -> pb.FetchClustersResponse | None:
+        """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None.
+
+        Call this method after a session has failed. The list shows whether the GPS has given the cluster to another
+        LPS, because this LPS was paused or refused.
+        """
+        try:
+            return await self._fetch(0)
+        except FedstrataError:
+            return None
 
     def _drop(self, name: str) -> None:
         """Stop serving a cluster. The cluster's devices then ask the GPS which LPS serves them."""
@@ -187,18 +198,6 @@ class Clusters:
             handler.release()
         service.cancel()
         self._log.warning("cluster_left_out", cluster=name, term=service.session.term)
-
-
-async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
-    """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None.
-
-    Call this function after a session has failed. The list shows whether the GPS has given the cluster to another LPS,
-    because this LPS was paused or refused.
-    """
-    try:
-        return await fetch(0)
-    except FedstrataError:
-        return None
 
 
 def _has(reply: pb.FetchClustersResponse, name: str, term: int) -> bool:

@@ -80,7 +80,7 @@ class Notes:
         self.complete(noted)
         return noted
 
-    def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
+    def drop_received(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
         """Delete from the report the notes that the GPS has received with an update. `rest` has the rows that the
         update did not contain, which stay in the report. Exclusions that were noted after the update was made stay,
         too.

@@ -186,7 +186,7 @@ class Session:
         )
         received = await self._parts.gps.exchange(update)
         if received.round > global_round:
-            notes.told(self._report, rest, update)
+            notes.drop_received(self._report, rest, update)
             await self._holding.take(received, self._report)
             log.info("global_round_done", global_round=global_round, now=received.round)
         else:  # the GPS has lost the start of this round: go back to the GPS's round

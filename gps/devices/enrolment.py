@@ -27,12 +27,6 @@ class Enrolment:
         self._log = log
         self._wait = experiment.deadlines.enrolment
         self._on_return = on_return
-        questions.is_closed = bool({"relevance", "grouping"} & journal.phases().keys() or journal.plans.made())
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether a device that enrols now is late."""
-        return self._questions.is_closed
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -40,7 +34,7 @@ class Enrolment:
         """Wait until every device has enrolled and answered the first question, or until the deadline. Raises
         RunStoppedError if fewer devices than the quorum have done so.
         """
-        if not self.is_closed:
+        if not self._questions.is_closed:
             await self._questions.changes.wait_awake(self._all_there, self._wait.deadline_s)
             self._close()
         self._check_quorum(self._present())
@@ -74,13 +68,12 @@ class Enrolment:
         return all(self._questions.has_answered_all(device) for device in self._present())
 
     def _close(self) -> None:
-        self._questions.is_closed = True
         for device_id in self._roster.absent_founders():
             self._note_absent(device_id, "not enrolled by the deadline")
         for device in self._roster.founders:
             if not device.refused and not self._questions.has_begun(device):
                 self._leave_behind(device)
-        self._questions.tell()
+        self._questions.close()
 
     def _leave_behind(self, device: Device) -> None:
         """Continue without a device. If the method places late devices, the device joins when it has answered."""
@@ -131,12 +124,12 @@ class Enrolment:
         """
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
-        if is_new and self.is_closed and not self._questions.places_late:
+        if is_new and self._questions.is_closed and not self._questions.places_late:
             raise ExcludedError(
                 f"{request.device_id} enrolled after the devices were grouped, and method "
                 f"{self._experiment.method.name} cannot place a late device; next time start it before the run"
             )
-        is_late = self.is_closed or request.device_index in self._roster.newcomers
+        is_late = self._questions.is_closed or request.device_index in self._roster.newcomers
         device = self._roster.enroll(request, is_late=is_late)
         reach("enrolment")
         if request.has_lost_state:

@@ -46,13 +46,19 @@ class Questions:
         self._decided = {index: asyncio.Event() for index in self._relays}
         self.changes = Changes()
         self._hold_s = hold_s(roster.expected)
-        self.is_closed = False  # whether the GPS has stopped waiting for answers to relayed questions
+        # Whether the GPS has stopped waiting for devices and for their answers to relayed questions.
+        self.is_closed = bool({"relevance", "grouping"} & journal.phases().keys() or journal.plans.made())
         self.sponsors: Sequence[Sequence[int]] | None = None  # indexes of devices by cluster; None before grouping
         self._clock = clock
         self._carried: list[rounds_pb2.Carried] = []
         self._decided_ns: dict[int, int] = {}  # by device index: when its answer had arrived, if known
         self._on_change = on_change
         self._on_late = on_late
+
+    def close(self) -> None:
+        """Stop waiting for devices, and for answers to relayed questions."""
+        self.is_closed = True
+        self.tell()
 
     def tell(self) -> None:
         """Let every waiting call check its condition again."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from fedstrata.errors import ExcludedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Model, build_model
+from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.privacy.updates import budget_of
 from fedstrata.rounds import Update
 from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
-from gps.status import Status
+from gps.status import status_of
 from tests.support.programs import Program
 from tests.support.records import summary_of
 from tests.support.tiers import SMALL, Tiers, open_device, whole_run
@@ -120,15 +122,15 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path, monkeypatch: py
     asked = experiment("privacy.updates={clip: 2, epsilon: 8}", "training.global_rounds=3")
 
     async with Tiers(asked, tmp_path) as tiers:
-        status = Status(tiers.run)
-        before = status.now()
+        status = partial(status_of, tiers.run, EpsilonSpent(asked))
+        before = status()
         await tiers.start_devices()
         await tiers.until(lambda: tiers.run.rounds.global_round >= 1)
-        under_way = status.now().epsilon_spent
+        under_way = status().epsilon_spent
         record = await tiers.ended()
-        after = status.now()
+        after = status()
         monkeypatch.setattr("fedstrata.privacy.updates.epsilon_of", None)  # a status works nothing out that it has
-        assert status.now().epsilon_spent == after.epsilon_spent
+        assert status().epsilon_spent == after.epsilon_spent
     assert before.HasField("epsilon_spent")
     assert before.epsilon_spent == 0 < under_way <= after.epsilon_spent == 8
     said = summary_of(record.folder)["privacy"]["updates"]

@@ -221,7 +221,7 @@ async def test_a_row_that_is_none_costs_its_device_the_run(gps: GpsParts, row: d
 async def test_without_a_deadline_everybody_is_waited_for(gps: GpsParts) -> None:
     await all_profiled(gps)
     await gps.enrolment.gather_devices()
-    assert gps.enrolment.is_closed
+    assert gps.questions.is_closed
     assert not gps.journal.exclusions()
 
 
@@ -284,7 +284,7 @@ async def test_a_gps_that_was_killed_while_it_grouped_waits_for_nobody_again(tmp
     gps.journal.begin_phase("grouping")
     gps.journal.close()
     gps.open()
-    assert gps.enrolment.is_closed
+    assert gps.questions.is_closed
     assert [device.device_index for device in gps.enrolment.candidates()] == [0, 1, 2]
 
 

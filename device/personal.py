@@ -47,11 +47,11 @@ class PersonalStore:
                     return known, self._read(known)
         return None
 
-    def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
+    def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Save the state with which the device starts an LPS round. Delete the states of later rounds, because these
         rounds will be repeated.
 
-        If `durable` is False, the file survives the end of the process, but may be lost if the machine crashes.
+        The file survives the end of the process, but may be lost if the machine crashes.
 
         Raises:
             PluginError: an array has a type that cannot be saved.
@@ -61,7 +61,7 @@ class PersonalStore:
         for later in self._rounds():
             if later > lps_round:
                 self._path(later).unlink(missing_ok=True)
-        write_sealed(self._path(lps_round), data, durable=durable)
+        write_sealed(self._path(lps_round), data, durable=False)
         self._whole.add(lps_round)
 
     def prune(self, before_round: int) -> None:
@@ -185,7 +185,7 @@ class KeptInMemory:
             return None
         return known, {name: array.copy() for name, array in self._states[known].items()}  # a round may be repeated
 
-    def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
+    def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Keep the state with which the device starts an LPS round, and delete the states of later rounds. Raises the
         errors of a store with a folder.
         """

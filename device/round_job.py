@@ -114,7 +114,7 @@ class Kept:
 
     def _save(self, kept: Mapping[str, np.ndarray]) -> None:
         number, rounds = self._round, self._host.experiment.training.lps_rounds_per_global_round
-        self._store.save(number + 1, kept, durable=False)
+        self._store.save(number + 1, kept)
         if number % rounds == 0:  # GPS and LPS may go back one global round
             self._store.prune(number - rounds)
 

@@ -85,6 +85,7 @@ def summary(result: RunResult) -> Summary:
     """
     experiment = result.experiment
     task = make_task(experiment)
+    epsilon = EpsilonSpent(experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
     ids, tasks = experiment.device_ids(), experiment.task_of_devices()
     task_of = dict(zip(ids, tasks, strict=True)) if tasks else None
     return Summary(
@@ -119,14 +120,9 @@ def summary(result: RunResult) -> Summary:
         lost_state=tuple(result.lost_state),
         personal_sha256={e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         model_sha256={name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
-        privacy=privacy_summary(experiment, _epsilon(result)),
+        privacy=privacy_summary(experiment, epsilon),
         metrics=task.metrics,
     )
-
-
-def _epsilon(result: RunResult) -> float | None:
-    """Return the ε that the updates have spent so far. Without noise on updates, return None."""
-    return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
 
 
 def measured_by_metric(

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
@@ -259,7 +258,8 @@ class RunServicer(RunServiceServicer):
             raise WrongRunError(f"this is run {run.experiment.run_id}, not {quoted(request.run_id)}")
         if not run.has_record:
             raise RunStoppedError(f"the run is in phase {run.phase}; its record is not written yet")
-        for path in _files(run.record_folder):
+        files = [path for path in run.record_folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        for path in sorted(files):
             yield pb.FilePart(name=path.relative_to(run.record_folder).as_posix())
             with path.open("rb") as file:
                 while data := file.read(CHUNK_BYTES):
@@ -269,10 +269,6 @@ class RunServicer(RunServiceServicer):
         """End the run without a result."""
         self._run.stop(brief(request.reason) or "stopped by the experimenter")
         return pb.StopRunResponse()
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
 
 
 def _refused(members: Iterable[Device], reasons: Mapping[str, str]) -> list[rounds_pb2.Exclusion]:

@@ -187,7 +187,8 @@ class Children:
 
         With `still_awaited`, the children that can still report are counted too.
         """
-        self._enough.check(self._left, len(self._children), _why(refusals))
+        why = "".join(f" ({name} was refused: {reason})" for name, reason in list(refusals.items())[:1])
+        self._enough.check(self._left, len(self._children), why)
         enough = (
             {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited or self._are_too_few else {ChildState.ACCEPTED}
         )
@@ -272,7 +273,3 @@ def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
     copy = pb.Evaluation()
     copy.CopyFrom(evaluation)
     return copy
-
-
-def _why(refusals: Mapping[str, str]) -> str:
-    return "".join(f" ({name} was refused: {reason})" for name, reason in list(refusals.items())[:1])

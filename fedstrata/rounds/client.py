@@ -167,9 +167,6 @@ class RoundClient:
 
     async def exchange(self, update: Update) -> Offered:
         """Send an update, and wait for the next reply. Raises the errors of `submit` and `fetch`."""
-        if self._calls.exchange is None:
-            await self.submit(update)
-            return await self.fetch(update.round, update.base_digest)
         parts = self._sending.parts(update, then_fetch=self._receiving.request(update.round, update.base_digest))
         try:
             answer = await self._receiving.read(self._calls.exchange(parts, **self._options))

@@ -27,7 +27,7 @@ class ParentCalls:
     fetch: Any
     submit: Any
     locate: Any
-    exchange: Any = None  # submits and fetches in one call; None if the parent has no such call
+    exchange: Any  # submits and fetches in one call
     close: Callable[[], None] = lambda: None  # ends a stream that stays open between calls
     held_s: float = HOLD_S  # longest time for which the parent holds a call
     clock: ChildClock = field(default_factory=ChildClock)  # adds the time that calls take on the child's link

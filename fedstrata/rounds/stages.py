@@ -16,17 +16,13 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 
-def _any_answer(question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-    """Accept every answer. The form of the answer has already been checked."""
-
-
 @dataclass
 class Asking(Stage):
     """Ask the children a question. The GPS makes a plan from the answers, and after that the children train."""
 
     question: Question
-    check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's check of an answer
-    deadline: Deadline = field(default_factory=Deadline)  # deadline for answers
+    check: Callable[[Question, Arrays, Iterable[int]], None]  # the method's check of an answer
+    deadline: Deadline  # deadline for answers
     answers: dict[str, answers_pb2.Answer] = field(default_factory=dict)
     clusters: Mapping[str, int] | None = None  # cluster by child, from the plan; None until the plan is made
     went_on_ns: int = 0  # on the real clock: time at which the parent learned of the plan

@@ -25,7 +25,8 @@ class ParentStream:
     def __init__(self, attend: Any) -> None:
         """Set `attend`, the stub's method for the call `Attend`."""
         self._attend = attend
-        self._connection: Callable[[], object] = getattr(attend, "connection", _the_only_one)
+        # A plain channel has no `connection`, because it never moves to another connection.
+        self._connection: Callable[[], object] = getattr(attend, "connection", lambda: None)
         self._began_on: object = None
         self._call: Any = None
         self._is_in_exchange = False
@@ -144,9 +145,3 @@ class ParentStream:
         except TimeoutError:
             self.close()
             raise broken(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
-
-
-def _the_only_one() -> None:
-    """Return None instead of the channel's current connection. This function is for a plain channel, which never moves
-    to another connection.
-    """

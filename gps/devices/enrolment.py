@@ -46,7 +46,8 @@ class Enrolment:
         Raises:
             RunStoppedError: fewer devices than the quorum have answered all questions.
         """
-        await self._questions.changes.wait_awake(self._all_answered, self._wait.deadline_s)
+        have_all = lambda: all(map(self._questions.has_answered_all, self._present()))  # noqa: E731
+        await self._questions.changes.wait_awake(have_all, self._wait.deadline_s)
         for device in self._present():
             if not self._questions.has_answered_all(device):
                 self._leave_behind(device)
@@ -63,9 +64,6 @@ class Enrolment:
         devices are left out.
         """
         return [device for _, device in sorted(self._roster.devices.items()) if self._questions.has_begun(device)]
-
-    def _all_answered(self) -> bool:
-        return all(self._questions.has_answered_all(device) for device in self._present())
 
     def _close(self) -> None:
         for device_id in self._roster.absent_founders():

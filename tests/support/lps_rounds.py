@@ -11,11 +11,12 @@ from fedstrata.methods import Question
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Asking, Intake, OnTime, OpenRound, Refusals, RoundTerms
+from fedstrata.rounds import Intake, OnTime, OpenRound, Refusals, RoundTerms
 from fedstrata.rounds.open_round import Around, Verdict
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
+from tests.support.rounds_setting import asking
 
 NAMES = ("device-000", "device-001", "device-002")
 Three = tuple[int, int, int]
@@ -62,7 +63,7 @@ class LpsRounds:
         self.on_time = OnTime(self.deadline)
         self.on_time.begin(around)
         if question is not None:
-            self.asking = Asking(question, deadline=self.deadline)
+            self.asking = asking(question, self.deadline)
             self.asking.begin(around)
 
     def is_in_time(self, header: pb.UpdateHeader) -> bool:

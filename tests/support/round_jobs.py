@@ -31,7 +31,7 @@ def job_of(
         cluster=cluster, clusters=clusters, offered=offered,
         withdrawn=withdrawn, told=answer_to_proto(named("told"), told) if told is not None else None,
     )  # fmt: skip
-    calls = ParentCalls(fetch=None, submit=None, locate=None)
+    calls = ParentCalls(fetch=None, submit=None, locate=None, exchange=None)
     identity = Identity(run_id="run", child_id="device-001", home_id="lps-0")
     client = RoundClient(calls, identity, host.streams.travelling, link=LinkSettings(), log=EventLog("test"))
     return RoundJob(

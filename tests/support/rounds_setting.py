@@ -21,6 +21,7 @@ from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import Question
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
@@ -176,11 +177,8 @@ class Wire:
         self.asked: list[pb.FetchModelRequest] = []
         self.on_cut: Callable[[], None] = lambda: None
 
-    def calls(self, patience: int | None = None, *, has_exchange: bool = False) -> ParentCalls:
-        exchange = self.exchange if has_exchange else None
-        return ParentCalls(
-            fetch=self.fetch, submit=self.submit, locate=self.locate, exchange=exchange, patience=patience
-        )
+    def calls(self) -> ParentCalls:
+        return ParentCalls(fetch=self.fetch, submit=self.submit, locate=self.locate, exchange=self.exchange)
 
     async def fetch(self, request: pb.FetchModelRequest, **options: object) -> AsyncIterator[pb.ModelPart]:
         self.asked.append(request)
@@ -266,7 +264,7 @@ class Wire:
 def client_of(wire: Wire, child_id: str = "a", *, layout: Layout = LAYOUT, link: LinkSettings = LINK) -> RoundClient:
     """A child's side of a round over a wire."""
     identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
-    return RoundClient(wire.calls(has_exchange=True), identity, layout, link=link, log=EventLog("test"))
+    return RoundClient(wire.calls(), identity, layout, link=link, log=EventLog("test"))
 
 
 def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:
@@ -292,6 +290,11 @@ async def answered() -> AsyncIterator[None]:
         yield
     except FedstrataError as error:
         raise grpc.aio.AioRpcError(grpc.StatusCode[error.status], Metadata(), Metadata(), str(error)) from None
+
+
+def asking(question: Question, deadline: Deadline | None = None) -> Asking:
+    """The stage of a round that asks a question and takes every answer."""
+    return Asking(question, lambda question, arrays, relayed_by: None, deadline or Deadline())
 
 
 def cut_off() -> grpc.aio.AioRpcError:

@@ -9,10 +9,10 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
-from fedstrata.rounds import Asking
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.lps_rounds import NAMES, LpsRounds, header_of
+from tests.support.rounds_setting import asking
 
 MS, S = 10**6, 10**9
 # a byte takes a millisecond, of device-001 four; answers and updates have two seconds each
@@ -110,7 +110,7 @@ def test_examples_that_nobody_has_are_not_trained_on_for_an_answer(examples: int
     answer = answer_to_proto(QUESTION, {"losses": np.zeros(1)})
     answer.trained_examples = examples
     with pytest.raises(PayloadError, match=f"device-000 reports training on {examples} examples for its answer"):
-        Asking(QUESTION).check_answer("device-000", answer)
+        asking(QUESTION).check_answer("device-000", answer)
 
 
 def test_who_would_be_late_by_more_than_the_clock_holds_is_refused() -> None:

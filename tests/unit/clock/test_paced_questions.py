@@ -20,7 +20,7 @@ from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Plan, Question
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Asking, Intake, Offer, OpenRound, RoundServer
+from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
@@ -30,7 +30,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.answers import BEFORE
 from tests.support.gps_bundles import bundles_of
 from tests.support.gps_parts import GpsParts
-from tests.support.rounds_setting import RUN_ID, asking_of, held_back_parent
+from tests.support.rounds_setting import RUN_ID, asking, asking_of, held_back_parent
 from tests.support.set_time import MS, TEXT, S, SetTime
 
 QUESTION = Question(name="sketch", moment=Moment.RECEIVED, arrays={"sketch": ("float64", (1_000,))}, fewer_rows=True)
@@ -51,7 +51,7 @@ def asked(clock: SetTime, number: int = 2) -> RoundServer:
     server = held_back_parent(Transfers(device_links(real()), clock), LAYOUT)
     intake = Intake(children=IDS, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.zeros(3, np.float32))
-    stages = [Asking(QUESTION)]
+    stages = [asking(QUESTION)]
     server.open(OpenRound(offers={0: Offer(model)}, number=number, global_round=number, intake=intake, stages=stages))
     return server
 

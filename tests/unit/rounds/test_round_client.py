@@ -143,7 +143,7 @@ async def test_a_child_with_patience_says_when_its_parent_stays_away() -> None:
         tries += 1
         raise cut_off()
 
-    calls = ParentCalls(fetch=None, submit=away, locate=away, patience=3)
+    calls = ParentCalls(fetch=None, submit=away, locate=away, exchange=None, patience=3)
     identity = Identity(run_id=RUN_ID, child_id="a", home_id="lps-0")
     layout = Layout.of({"w": (2,)})
     client = RoundClient(calls, identity, layout, link=LINK, log=EventLog("test"))
@@ -228,7 +228,7 @@ async def test_each_update_is_announced_with_its_own_examples_and_scales(encodin
         return pb.UpdateReply(accepted=True)
 
     identity = Identity(run_id=RUN_ID, child_id="a", home_id="lps-0")
-    calls, link = ParentCalls(fetch=None, submit=take, locate=None), LinkSettings(up=encoding)
+    calls, link = ParentCalls(fetch=None, submit=take, locate=None, exchange=None), LinkSettings(up=encoding)
     client = RoundClient(calls, identity, LAYOUT, link=link, log=EventLog("test"))
     for num_examples, value in ((2, 1.0), (2, 4.0), (3, 4.0)):
         await client.submit(update_of(client, vector(value), num_examples=num_examples))

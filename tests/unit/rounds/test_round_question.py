@@ -9,7 +9,7 @@ import pytest
 from fedstrata.errors import ExcludedError, NotReadyError, PayloadError, RunStoppedError, WrongRunError
 from fedstrata.experiment import TierDeadline
 from fedstrata.methods import Moment, Question
-from fedstrata.rounds import Asking, Intake, Offer, OpenRound, ReceivedModel, RoundServer
+from fedstrata.rounds import Intake, Offer, OpenRound, ReceivedModel, RoundServer
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout, OneSum
@@ -20,6 +20,7 @@ from tests.support.rounds_setting import (
     LAYOUT,
     RUN_ID,
     Wire,
+    asking,
     asking_of,
     bytes_of,
     client_of,
@@ -61,7 +62,7 @@ def open_asking(server: RoundServer, number: int) -> None:
             offers=offers,
             intake=intake,
             clusters={"b": 1},
-            stages=[Asking(QUESTION)],
+            stages=[asking(QUESTION)],
         )
     )
 

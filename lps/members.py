@@ -74,7 +74,7 @@ class Members:
         Raises:
             RunStoppedError: at `now_ns` on the clock, all devices have left and will not return.
         """
-        back = self.back_ns(global_round, now_ns)
+        back = self.present_from(global_round, now_ns)
         there = {name: count for name, count in self.in_global_round(global_round).items() if name in back}
         participation = self._experiment.training.participation
         if participation is None:
@@ -83,7 +83,7 @@ class Members:
         drawn = cohort(list(indexes), participation, self._experiment.seed, lps_round)
         return {indexes[index]: there[indexes[index]] for index in drawn}
 
-    def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
+    def present_from(self, global_round: int, now_ns: int) -> dict[str, int]:
         """Return the devices that take part in a round that begins at `now_ns`, with the time from which each device is
         present. If all devices are absent, the first devices to return take part.
 

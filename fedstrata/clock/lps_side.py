@@ -26,7 +26,7 @@ class Devices(Protocol):
     def indexes(self) -> dict[str, int]:
         """Return the index of each device, by the device's id."""
 
-    def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
+    def present_from(self, global_round: int, now_ns: int) -> dict[str, int]:
         """Return, by device, the time from which the device takes part in a round that begins at `now_ns`. Raises
         RunStoppedError if all devices have left and will not return.
         """
@@ -105,7 +105,7 @@ class VirtualLpsClock(LpsClock):
         self._deadline, self._round = Deadline(), self._devices.round(0, 0)  # for the open round
 
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
-        free, indexes = devices.back_ns(global_round, report.now_ns), devices.indexes
+        free, indexes = devices.present_from(global_round, report.now_ns), devices.indexes
         self._deadline = Deadline()
         if self._deadline_ns is None:
             self._round = self._devices.round(lps_round, report.now_ns, free)
@@ -165,7 +165,7 @@ class RealLpsClock(LpsClock):
         if not self._began_unix_ns:
             return report.now_ns
         now_ns = since_ns(self._began_unix_ns)
-        back_ns = min(devices.back_ns(global_round, now_ns).values(), default=now_ns)
+        back_ns = min(devices.present_from(global_round, now_ns).values(), default=now_ns)
         await until_ns(time.monotonic_ns() + back_ns - now_ns)
         return back_ns
 

@@ -153,7 +153,7 @@ class Intake(Children):
         had_part = child.has_part
         child.upload = None
         self._move(child, ChildState.EXCLUDED)
-        if had_part or self._enough.is_void_without_any:
+        if had_part or self._enough.is_void_if_any_leaves:
             self.void()
         self._tell()
 

@@ -73,7 +73,7 @@ class EnoughToMask(Enough):
 
     min_devices: int
 
-    is_void_without_any = True
+    is_void_if_any_leaves = True
 
     def are_left(self, left: int, quorum: int) -> bool:
         return left >= max(self.min_devices, quorum)

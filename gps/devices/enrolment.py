@@ -56,20 +56,22 @@ class Enrolment:
     def _all_there(self) -> bool:
         if len(self._roster.devices) < self._roster.expected:  # a cheap test first: it runs whenever a device enrols
             return False
-        devices = self._roster.founders
-        return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
+        founders = self._roster.founders
+        if len(founders) < self._roster.expected:
+            return False
+        return all(device.refused or self._questions.takes_part(device) for device in founders)
 
     def _present(self) -> list[Device]:
         """Return the devices that have enrolled in time and answered the first question, in index order. Refused
         devices are left out.
         """
-        return [device for _, device in sorted(self._roster.devices.items()) if self._questions.has_begun(device)]
+        return [device for _, device in sorted(self._roster.devices.items()) if self._questions.takes_part(device)]
 
     def _close(self) -> None:
         for device_id in self._roster.absent_founders():
             self._note_absent(device_id, "not enrolled by the deadline")
         for device in self._roster.founders:
-            if not device.refused and not self._questions.has_begun(device):
+            if not device.refused and not self._questions.takes_part(device):
                 self._leave_behind(device)
         self._questions.close()
 
@@ -136,7 +138,7 @@ class Enrolment:
         if is_new:
             self._log.info("device_enrolled", device=device.device_id, examples=device.num_examples)
             self._questions.tell()
-            self._questions.hand_on(device)
+            self._questions.place_if_ready(device)
         elif device.cluster is not None:
             self._on_return()
         return pb.EnrollResponse(run_id=self._experiment.run_id, is_late=device.is_late, is_known=not is_new)

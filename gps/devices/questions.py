@@ -68,16 +68,16 @@ class Questions:
         self.changes.tell()
         self._on_change()
 
-    def has_begun(self, device: Device) -> bool:
-        """Return whether a device is neither late nor refused, and has answered the first question. If the method asks
-        no question, the device needs no answer.
+    def takes_part(self, device: Device) -> bool:
+        """Return whether a device takes part in the run so far: it is neither late nor refused, and has answered the
+        first question. If the method asks no question, the device needs no answer.
         """
         has_said = not self.asked or self.asked[0].name in device.answered
         return has_said and not device.refused and not device.is_late
 
     def has_answered_all(self, device: Device) -> bool:
         """Return whether a device is neither late nor refused, and has answered every question."""
-        return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
+        return self.takes_part(device) and all(question.name in device.answered for question in self.asked)
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
         """Return the answers of `devices`, by question and device index. Answers to relayed questions are left out,
@@ -139,7 +139,7 @@ class Questions:
                 self._roster.set_answer(device, answer)
                 reach("relevance")
                 self.tell()
-            self.hand_on(device)
+            self.place_if_ready(device)
 
     def _check_wanted(self, device: Device) -> None:
         if device.is_late and not self.places_late:
@@ -154,12 +154,12 @@ class Questions:
         """
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
-            self.hand_on(device)
+            self.place_if_ready(device)
         self.tell()
 
-    def hand_on(self, device: Device) -> None:
-        """If a device is late, has answered the last question and has no cluster yet, let the method choose the
-        device's cluster.
+    def place_if_ready(self, device: Device) -> None:
+        """Let the method choose the cluster of a late device, if the device has answered the last question and has no
+        cluster yet.
         """
         last = self.asked[-1] if self.asked else None
         is_waiting = device.is_late and device.cluster is None and not device.refused
@@ -172,7 +172,7 @@ class Questions:
         if self.sponsors is not None and device.is_late:
             return {index for group in self.sponsors for index in group} - {device.device_index}
         devices = ((index, self._roster.devices.get(index)) for index in self._relays)
-        there = {index for index, other in devices if other is not None and self.has_begun(other)}
+        there = {index for index, other in devices if other is not None and self.takes_part(other)}
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:

@@ -83,10 +83,10 @@ def test_where_all_are_away_the_round_is_of_whoever_is_back_first() -> None:
     members = members_of(
         scheduled("{at: 1s, leave: {devices: [0], for: 9s}}", "{at: 2s, leave: {devices: [2], for: 3s}}")
     )
-    assert members.back_ns(0, 3 * S) == {"device-002": 5 * S}
+    assert members.present_from(0, 3 * S) == {"device-002": 5 * S}
     experiment = scheduled("{at: 1s, leave: {devices: [0, 2], for: 3s}}")
     work = {"device-000": Exchanged(down_bytes=0, up_bytes=1_000, work=pb.Work())}
-    back = members_of(experiment).back_ns(0, 2 * S)
+    back = members_of(experiment).present_from(0, 2 * S)
     times = DeviceTimeline(experiment).round(0, 2 * S, back).times(work)
     assert (times.begins_ns, times.down_ns, times.ends_ns) == (2 * S, 2 * S, 5 * S)
 

@@ -121,7 +121,7 @@ async def test_questions_in_rounds_are_none_before_training(tmp_path: Path) -> N
     gps.enrol(0)
     device = gps.roster.devices[0]
     await gps.answer(0, "first", number=number(1))
-    assert (gps.questions.has_begun(device), gps.questions.has_answered_all(device)) == (True, False)
+    assert (gps.questions.takes_part(device), gps.questions.has_answered_all(device)) == (True, False)
     await gps.answer(0, "second", number=number(2))
     assert gps.questions.has_answered_all(device)
 

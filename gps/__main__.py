@@ -87,7 +87,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         payload_bytes=run.largest_payload_bytes,
         children=experiment.device_count,
         security=security,
-        place=run.serving,
+        membership=run.serving,
         uploads=uploads,
         refused=metrics.refused,
         more=telling(state),

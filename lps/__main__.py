@@ -89,7 +89,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         payload_bytes=agent.model_bytes,
         children=experiment.device_count,
         security=security,
-        place=agent,
+        membership=agent,
         uploads=uploads,
         refused=metrics.refused,
     )

@@ -30,7 +30,7 @@ from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
-from fedstrata.trust.guard import Nowhere, Place
+from fedstrata.trust.guard import Membership, NoMembers
 from fedstrata.trust.security import Security
 from fedstrata.trust.undecoded import check_decoded
 
@@ -228,7 +228,7 @@ class RpcServer:
         security: Security,
         payload_bytes: int = 0,
         children: int = MANY_CHILDREN,
-        place: Place | None = None,
+        membership: Membership | None = None,
         uploads: UploadWait = UPLOAD_WAIT,
         refused: Callable[[str], None] = _nothing,
         more: Sequence[Any] = (),
@@ -236,16 +236,16 @@ class RpcServer:
         """Create a server. `payload_bytes` is the size of the largest payload that a child sends. If the size is
         unknown, it is 0.
 
-        `children` is the largest number of children. `security` decides which callers the server accepts. `place` says
-        which callers belong to which clusters; without it, no caller belongs to any. `uploads` limits the wait for an
-        upload. `refused` receives the reason for each refused call, and for each upload that the server ended. `more`
-        has further interceptors.
+        `children` is the largest number of children. `security` decides which callers the server accepts. `membership`
+        says which callers belong to which clusters; without it, no caller belongs to any. `uploads` limits the wait for
+        an upload. `refused` receives the reason for each refused call, and for each upload that the server ended.
+        `more` has further interceptors.
         """
         keep_for_chunks()
         self._security = security
         self._children = children
         options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
-        guards = security.guards(place or Nowhere(), refused, children)
+        guards = security.guards(membership or NoMembers(), refused, children)
         interceptors = [ErrorTable(is_guarded=bool(guards), uploads=uploads, refused=refused), *guards, *more]
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._counting = CountingServer(self._server, meter)

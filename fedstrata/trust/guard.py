@@ -40,14 +40,14 @@ REFUSED_REMEMBERED = 1024
 log = EventLog("trust")
 
 
-class Place(Protocol):
-    """Define how a guard asks its server which peers belong to which clusters."""
+class Membership(Protocol):
+    """Define how a guard asks its server which callers belong to which clusters."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
         """Return whether a caller belongs to the cluster that its message names."""
 
 
-class Nowhere:
+class NoMembers:
     """Refuse every caller that claims to belong to a cluster, because the server has no clusters."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
@@ -68,7 +68,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
     """
 
     def __init__(
-        self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares,
+        self, tls: TlsFiles, membership: Membership, refused: Callable[[str], None], *, shares: Shares,
         outdated: "Outdated", look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """Set `tls`, the server's own files, and `refused`, a function that receives the reason of each refusal.
@@ -79,7 +79,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         """
         self._tls = tls
         self.shares = shares
-        self._place = place
+        self._membership = membership
         self.refused = refused
         self._clock = clock
         self._outdated = outdated
@@ -179,7 +179,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             if claim.id and not any(peer.is_(role, claim.id) for role in rule.roles):
                 call = method.rpartition("/")[2]
                 raise self.refusal("identity", f"{peer} may not call {call} in the name of {quoted(claim.id)}")
-            if rule.is_of_cluster and not await self._place.belongs(peer, claim):
+            if rule.is_of_cluster and not await self._membership.belongs(peer, claim):
                 self.refused("cluster")
                 who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
@@ -224,12 +224,12 @@ class Lookout:
     """
 
     def __init__(
-        self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
+        self, may_continue: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
     ) -> None:
-        """Set two functions. `counts` returns whether a caller may continue its open calls. `check` raises an error
-        with the reason if the caller may not.
+        """Set two functions. `may_continue` returns whether a caller may continue its open calls. If the caller may
+        not, `check` raises an error with the reason.
         """
-        self._counts = counts
+        self._may_continue = may_continue
         self._check = check
         self._every_s = every_s
         self._under_way: dict[asyncio.Timeout, Caller] = {}
@@ -266,9 +266,9 @@ class Lookout:
 
     def _look(self) -> None:
         self._timer = None
-        counts = {who: self._counts(who) for who in set(self._under_way.values())}
+        refused = {who for who in set(self._under_way.values()) if not self._may_continue(who)}
         for limit, who in self._under_way.items():
-            if not counts[who] and not limit.expired():
+            if who in refused and not limit.expired():
                 limit.reschedule(0.0)
         self._look_later()
 

@@ -15,7 +15,7 @@ from fedstrata.errors import CertificateError
 from fedstrata.trust.channel import Options, SecureChannel
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import LOOK_S, TlsFiles
-from fedstrata.trust.guard import Guard, Outdated, Place
+from fedstrata.trust.guard import Guard, Membership, Outdated
 from fedstrata.trust.names import Name, Role, check_server_domain
 from fedstrata.trust.rate_limits import Shares
 
@@ -38,7 +38,7 @@ class Security(ABC):
         """Let a server listen at an address, and return the port."""
 
     @abstractmethod
-    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+    def guards(self, membership: Membership, refused: Callable[[str], None], children: int) -> list[Guard]:
         """Return a list with a guard for a server. `children`, the number of devices of the run, determines how many
         calls the guard allows. Without TLS, the list is empty.
         """
@@ -67,7 +67,7 @@ class OpenSecurity(Security):
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         return server.add_insecure_port(address)
 
-    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+    def guards(self, membership: Membership, refused: Callable[[str], None], children: int) -> list[Guard]:
         return []
 
 
@@ -92,8 +92,8 @@ class TlsSecurity(Security):
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         return server.add_secure_port(address, self.tls.server_credentials())
 
-    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
-        return [Guard(self.tls, place, refused, shares=Shares(children), outdated=self._outdated)]
+    def guards(self, membership: Membership, refused: Callable[[str], None], children: int) -> list[Guard]:
+        return [Guard(self.tls, membership, refused, shares=Shares(children), outdated=self._outdated)]
 
     def has_revoked(self, role: Role, device_or_lps_id: str) -> bool:
         return self.tls.revoked().revokes((role,), device_or_lps_id)

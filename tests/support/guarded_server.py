@@ -18,7 +18,7 @@ from fedstrata.rpc.client import Connection
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Guard, Outdated, Place
+from fedstrata.trust.guard import Guard, Membership, Outdated
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.security import TlsSecurity
@@ -61,10 +61,10 @@ class Watchful(TlsSecurity):
         super().__init__(tls)
         self._clock = clock
 
-    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+    def guards(self, membership: Membership, refused: Callable[[str], None], children: int) -> list[Guard]:
         return [
             Guard(
-                self.tls, place, refused,
+                self.tls, membership, refused,
                 shares=Shares(children), outdated=Outdated(self._clock), look_every_s=0.05, clock=self._clock,
             )
         ]  # fmt: skip
@@ -84,7 +84,9 @@ class Served:
         self.authority.issue([Name("gps")], self.folder / "server")
         self.tls = TlsFiles.load(self.folder / "server")
         security = Watchful(self.tls, self._now)
-        self.server = RpcServer(self.metrics.links, security=security, place=Clusters(), refused=self.metrics.refused)
+        self.server = RpcServer(
+            self.metrics.links, security=security, membership=Clusters(), refused=self.metrics.refused
+        )
         for service in SERVICES[:4]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)
         await self.server.start("127.0.0.1:0")

@@ -26,7 +26,7 @@ from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Place
+from fedstrata.trust.guard import Membership
 from fedstrata.trust.names import Name, device_names
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
@@ -124,9 +124,11 @@ class Tiers:
             if isinstance(result, Exception):
                 raise result
 
-    def _server(self, metrics: ProcessMetrics, security: Security, place: Place) -> RpcServer:
+    def _server(self, metrics: ProcessMetrics, security: Security, membership: Membership) -> RpcServer:
         children = self.experiment.device_count
-        return RpcServer(metrics.links, children=children, security=security, place=place, refused=metrics.refused)
+        return RpcServer(
+            metrics.links, children=children, security=security, membership=membership, refused=metrics.refused
+        )
 
     async def _have_lps(self, count: int) -> None:
         for number in range(len(self.lps), count):

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FIRST_STATUS_S = 30.0
+TIMEOUT_S = 300  # how long an installation or its end may take by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class UpRequest:
     begins_again: bool = False
     replaces_run: bool = False  # also replace a run of another experiment that has not ended
     chart: Path | None = None
-    timeout_s: int = 300
+    timeout_s: int = TIMEOUT_S
 
 
 def up(release: Release, request: UpRequest, console: "Console") -> None:
@@ -395,7 +396,7 @@ class Removed:
     kept: Sequence[str]
 
 
-def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
+def down(release: Release, *, deletes_records: bool, console: "Console") -> Removed:
     """Uninstall a release, and wait until its pods no longer exist. With `deletes_records`, also delete its volume
     claims with the records.
 
@@ -421,7 +422,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
     for name in cluster.secrets.names():  # ask again: cert-manager may have made some meanwhile
         cluster.secrets.delete(name)
     deleted = cluster.delete_claims() if deletes_records else []
-    cluster.wait_gone(timeout_s, tell)
+    cluster.wait_gone(TIMEOUT_S, tell)
     kept = [] if deletes_records else cluster.claims()
     return Removed(was_installed=was_installed, certificates=certificates, deleted=deleted, kept=kept)
 

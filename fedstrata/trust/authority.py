@@ -34,12 +34,12 @@ class Authority:
     before: tuple[x509.Certificate, ...] = ()  # earlier authorities that are still trusted
 
     @classmethod
-    def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
+    def new(cls, domain: str) -> Self:
         """Create an authority with a new key. Raises CertificateError if `domain` is not allowed in certificates."""
         check_domain(domain)
         key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")
         public = key.public_key()
-        builder = _builder(subject, subject, public, days)
+        builder = _builder(subject, subject, public, AUTHORITY_DAYS)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

@@ -21,8 +21,9 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
     """Return examples for each device. The label shares of each device are drawn from Dirichlet(concentration).
 
     Source: T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
-    Visual Classification, 2019. The prior over labels is uniform. Devices draw in index order, without replacement. If
-    no example of a label is left, its share is given to the device's remaining labels, in proportion.
+    Visual Classification, 2019, with a uniform prior over labels. The paper's α is `concentration` times the number of
+    labels. Devices draw in index order, without replacement. If no example of a label is left, its share is given to
+    the device's remaining labels, in proportion.
     """
     check_total(partition, len(dataset.train))
     kinds = kinds_of(dataset, partition.by)

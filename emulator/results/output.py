@@ -91,6 +91,7 @@ def resume_folder(folder: Path) -> Experiment:
         summary = folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"
         if summary.exists() and not _is_completed(summary):
             summary.unlink()
+        (folder / "logs").mkdir(exist_ok=True)  # the user may have removed it
     except OSError as error:
         raise _unusable(folder, error) from None
     return experiment

@@ -186,7 +186,7 @@ class OwnedProcess:
                 self._addresses.set_result(addresses)
 
     def _failure(self, code: int, since: int) -> FedstrataError:
-        reason = last_error(self.log_path, since) or f"ended with exit code {code}; its log is {self.log_path}"
+        reason = last_error(self.log_path, since) or f"ended with exit code {code}; {_where(self.log_path)}"
         return BY_EXIT_CODE.get(code, RunStoppedError)(f"{self.spec.name}: {reason}")
 
 
@@ -248,6 +248,14 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await job
         raise
+
+
+def _where(log: Path) -> str:
+    """Return a text that names a log, and says if the log has no reason because its disk is full."""
+    with suppress(OSError):  # the folder was deleted
+        if shutil.disk_usage(log.parent).free < TAIL_BYTES:
+            return f"the disk of its log {log} is full; free space"
+    return f"its log is {log}"
 
 
 def shorten(log: Path) -> None:

@@ -83,6 +83,12 @@ def test_a_run_that_still_goes_on_is_not_resumed_and_nothing_of_it_changes(
     assert not summary.exists()
 
 
+def test_a_run_without_its_logs_is_resumed_with_new_ones(tmp_path: Path, experiment: Experiment) -> None:
+    (tmp_path / "logs").rmdir()
+    resume_folder(tmp_path)
+    assert (tmp_path / "logs").is_dir()
+
+
 def test_a_folder_that_is_no_runs_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="has no state/ to continue from"), run_folder(tmp_path, None):
         pass

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,6 +128,15 @@ async def test_an_exit_code_of_its_own_fails_with_its_last_words(
 async def test_a_process_without_last_words_points_to_its_log(folder: Path) -> None:
     write_module("mute", "raise SystemExit(4)\n")
     with pytest.raises(RunStoppedError, match=r"mute: ended with exit code 4; its log is logs/mute\.log"):
+        await owned("mute").keep_alive()
+
+
+async def test_a_process_without_last_words_on_a_full_disk_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_module("mute", "raise SystemExit(4)\n")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(RunStoppedError, match=r"the disk of its log logs/mute\.log is full; free space"):
         await owned("mute").keep_alive()
 
 

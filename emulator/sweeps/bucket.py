@@ -141,7 +141,7 @@ class SharedBucket:
         self._looked = self._answered = -AWAY_S
         self._silent_since: float | None = None  # None: the last look succeeded
         self._looking = Lock()  # runs end in different threads
-        self._leases: dict[str, tuple[_Lease, str]] = {}  # by name: the content and the tag of a claim
+        self._leases_read: dict[str, tuple[_Lease, str]] = {}  # by name: the content and the tag of a claim
 
     @contextmanager
     def joined(self, sweep: Sweep) -> Iterator[None]:
@@ -165,7 +165,7 @@ class SharedBucket:
         with ExitStack() as stack:
             stack.callback(local.release)
             try:
-                claim = local if self.is_finished(run) else self._leased(run, local)
+                claim = local if self.is_finished(run) else self._take_lease(run, local)
                 if claim is not None:
                     stack.callback(claim.release)
                     if self.is_finished(run) and completed_record(self.folder / run.path) is None:
@@ -182,7 +182,7 @@ class SharedBucket:
         """Return the failures of a run that are in its claim in the bucket, the earliest first."""
         name = _name(run, "claim")
         tag = self._look().get(name)
-        return () if tag is None else self._lease(name, tag)[0].failures
+        return () if tag is None else self._read_lease(name, tag)[0].failures
 
     def look_anew(self) -> None:
         """Forget the last listing of the bucket. The next call that needs a listing lists the bucket again."""
@@ -213,7 +213,7 @@ class SharedBucket:
             f"object {name} in {self._bucket} is not a complete record of its run: {why}; delete this object"
         )
 
-    def _leased(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
+    def _take_lease(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
         """Take the lease of a run, and return the claim. If another process has the lease, return None.
 
         Another process may have finished the run just before the claim was written. So after writing the claim, this
@@ -222,7 +222,7 @@ class SharedBucket:
         name, failures = _name(run, "claim"), tuple[Failure, ...]()
         tag = self._tags.get(name)
         if tag is not None:
-            found, tag = self._lease(name, tag)
+            found, tag = self._read_lease(name, tag)
             if found.is_held and self._answered - self._since.get(name, self._answered) <= LEASE_S:
                 return None
             failures = found.failures
@@ -247,16 +247,16 @@ class SharedBucket:
                 self._tags, self._looked, self._answered, self._silent_since = tags, now, now, None
             return self._tags
 
-    def _lease(self, name: str, tag: str) -> tuple[_Lease, str]:
+    def _read_lease(self, name: str, tag: str) -> tuple[_Lease, str]:
         """Return the content of a claim, and its tag. `tag` is from the last listing. The content is fetched only if
         this tag is new.
         """
-        known = self._leases.get(name)
+        known = self._leases_read.get(name)
         if known is None or known[1] != tag:
             content, there = self._bucket.content(name)
             if there != tag:  # it was written since the last look
                 self._tags[name], self._since[name] = there, time.monotonic()
-            known = self._leases[name] = _Lease.read(content), there
+            known = self._leases_read[name] = _Lease.read(content), there
         return known
 
     def _put(self, run: SweepRun) -> None:

@@ -180,7 +180,7 @@ class _Waiting:
         if not self.over.done():  # it is done if the caller was cancelled
             self.over.set_result(is_over)
 
-    def has_come(self) -> bool:
+    def is_to_wake(self) -> bool:
         try:
             return self.over.done() or self.is_true()
         except Exception:  # the waiting caller checks its condition itself, and gets this exception there
@@ -197,7 +197,7 @@ class Changes:
         self._waiting: list[_Waiting] = []  # a heap, sorted by the end of each caller's time
         self._next: asyncio.Event | None = None
         self._is_told = False
-        self._alarm = Alarm(self._let_go)
+        self._alarm = Alarm(self._time_out)
 
     @property
     def next(self) -> asyncio.Event:
@@ -210,7 +210,7 @@ class Changes:
         """Check the conditions in the next turn of the event loop, and wake the callers for which they hold."""
         if self._waiting and not self._is_told:
             self._is_told = True
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._wake)
         if self._next is not None:
             self._next.set()
             self._next = None
@@ -233,17 +233,17 @@ class Changes:
         """Wait like `wait_until`, but do not count time for which this process was paused."""
         return await wait_awake(partial(self.wait_until, is_true), timeout_s)
 
-    def _look(self) -> None:
+    def _wake(self) -> None:
         self._is_told = False
         looked_at, self._waiting = self._waiting, []
         for waiting in looked_at:
-            if waiting.has_come():
+            if waiting.is_to_wake():
                 waiting.end(is_over=False)
             else:
                 self._waiting.append(waiting)
         heapify(self._waiting)
 
-    def _let_go(self, now: float) -> None:
+    def _time_out(self, now: float) -> None:
         while self._waiting and self._waiting[0].ends_at <= now:
             heappop(self._waiting).end(is_over=True)
         if self._waiting and self._waiting[0].ends_at < math.inf:

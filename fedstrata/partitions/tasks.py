@@ -75,10 +75,10 @@ def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
     have together.
 
     The numbers are as equal as the data allow. Tasks take their examples one after the other, and no task may use its
-    own labels. So a task must not take too many examples that a later task could use. To prevent this, it takes at
-    least `owed` examples with the later task's own labels, which are of no use to the later task. By Hall's theorem,
-    all tasks then get their examples, if any assignment makes this possible. If none does, `_check_minority` raises
-    DataError first.
+    own labels. So of what a task leaves, a later task cannot use the examples with its own labels, its `stock`. The
+    rest is enough for it if the task has taken at least `owed` examples from this stock. By Hall's theorem, all tasks
+    then get their examples, if any assignment makes this possible. If none does, `_check_minority` raises DataError
+    first.
     """
     owner = _labels_of(partition, len(left))
     left = np.where(owner >= 0, left, 0)

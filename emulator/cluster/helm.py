@@ -141,7 +141,7 @@ class Helm:
         return reply["result"]
 
 
-def _run_to_end(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+def _run_to_end(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Helm, and return its output. Raises AddressError if Helm does not end."""
     try:
         return subprocess.run(  # noqa: S603

@@ -96,7 +96,7 @@ def _read(paths: Sequence[Path], label_bytes: int) -> Examples:
     )
 
 
-def _records(path: Path, label_bytes: int) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":
+def _records(path: Path, label_bytes: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     record_bytes = label_bytes + PIXEL_BYTES
     try:
         content = path.read_bytes()

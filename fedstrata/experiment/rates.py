@@ -49,7 +49,7 @@ class RateSchedule:
     """
 
     starts: tuple[int, ...]
-    sources: "tuple[int | Trace | None, ...]"
+    sources: tuple[int | Trace | None, ...]
 
     def at(self, now_ns: int) -> tuple[int | None, int | None]:
         """Return the rate at a given time, and the time of its next change. If there is no further change, the time is
@@ -91,7 +91,7 @@ def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
     return rate.at(now_ns) if isinstance(rate, RateSchedule) else (rate, None)
 
 
-def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
+def rate_schedule(parts: Sequence[tuple[int, int | Trace | None]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
     """Combine rates and traces into one rate. Each applies from its start until the next start; the first start is 0.
     During each cut the rate is 0.
     """
@@ -145,7 +145,7 @@ def longest_ns(bits: int, rate: AnyRate) -> int:
     return cut_ns + sum(_longest_on(source, bits) for source in rate.sources if source)
 
 
-def _longest_on(source: "int | Trace", bits: int) -> int:
+def _longest_on(source: int | Trace, bits: int) -> int:
     """Return an upper limit of the time, in nanoseconds, that this many bits take. The link has this constant rate or
     trace, without end, and the transfer may start at any time.
     """

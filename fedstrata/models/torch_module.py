@@ -246,7 +246,7 @@ class _Forward:
         return outputs
 
     @contextmanager
-    def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> "Iterator[None]":
+    def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> Iterator[None]:
         """Run a block in which the module has other buffers. Their values come from `kept` or, if `kept` has no such
         name, from `weights`.
 
@@ -293,7 +293,7 @@ def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[st
 
 
 @contextmanager
-def _drawing(seed: int) -> "Iterator[None]":
+def _drawing(seed: int) -> Iterator[None]:
     """Run a block with torch's generator set by this seed. Restore the generator afterwards."""
     import torch
 

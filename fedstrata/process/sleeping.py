@@ -171,7 +171,7 @@ class _Waiting:
 
     ends_at: float
     is_true: Callable[[], bool]
-    over: "asyncio.Future[bool]"  # its result is whether the time is over
+    over: asyncio.Future[bool]  # its result is whether the time is over
 
     def __lt__(self, other: "_Waiting") -> bool:
         return self.ends_at < other.ends_at

@@ -33,7 +33,7 @@ class Architectures:
         return self._built(self._experiment.model)
 
     @property
-    def all(self) -> "list[Architecture]":
+    def all(self) -> list[Architecture]:
         """The architecture of the section `model`, then those of the section `architectures`, in their order."""
         return [self.main, *(self._built(entry.model) for entry in self._experiment.architectures)]
 

@@ -85,7 +85,7 @@ class Streams:
         """The layout of all tensors with which a device begins a round: first the model's tensors, then the tables."""
         return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
 
-    def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
+    def with_tables(self, weights: Flat, tables: Mapping[str, NDArray[Any]] | None = None) -> Flat:
         """Return one vector with the model's weights and the tables. If `tables` is None, all tables are 0, as at the
         start of a run.
 

@@ -61,7 +61,7 @@ class Columns:
             save(figure, folder, name)
 
 
-def draw_comparison(comparison: "Comparison", output: Path) -> None:
+def draw_comparison(comparison: Comparison, output: Path) -> None:
     """Write the figure of a comparison to compare.png and compare.svg in the folder `output`."""
 
     metric, topics = headlines_of(comparison.runs)[0], (*comparison.tasks, MEAN)
@@ -109,7 +109,7 @@ def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[in
         label = ""  # only one entry in the legend
 
 
-def _label_of(group: "Group", *, named: bool) -> str:
+def _label_of(group: Group, *, named: bool) -> str:
     name = f" · {group.name}" if named else ""
     variant = f" [{shorten(group.variant, 60)}]" if group.variant else ""
     return f"{group.method}{name}{variant} ({len(group.seeds)} {'seed' if len(group.seeds) == 1 else 'seeds'})"

@@ -324,12 +324,14 @@ class _Check:
             return await anext(aiter(messages), None)
 
     async def _each(self, caller: Caller, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield the messages of a stream. Check each message when the handler reads it."""
-        message = await self._first(caller, messages)
-        while message is not None:
-            await self._check(caller, message)
-            yield message
-            message = await anext(messages, None)
+        """Yield the messages of a stream. Check each message when the handler reads it. This generator keeps no message
+        while the handler waits: that would need a chunk of memory per waiting child.
+        """
+        held = [await self._first(caller, messages)]
+        while held[0] is not None:
+            await self._check(caller, held[0])
+            yield held.pop()
+            held.append(await anext(messages, None))
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """Yield a handler's replies. Before each reply, check that the caller's certificate is still valid."""

@@ -1,6 +1,7 @@
 """A server with every RPC there is, and calls to it by every kind of caller."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -78,6 +79,7 @@ class Served:
     authority: Authority
     metrics: ProcessMetrics = field(default_factory=lambda: ProcessMetrics("gps"))
     heard: list[Any] = field(default_factory=list)
+    references: list[int] = field(default_factory=list)  # to each part of a stream, when its handler gets it
     late_s: float = 0.0  # by how much the guard's clock is ahead
 
     async def __aenter__(self) -> "Served":
@@ -120,7 +122,9 @@ class Served:
 
         async def read(requests: Any) -> None:
             if method.client_streaming:
-                self.heard.extend([part async for part in requests])
+                async for part in requests:
+                    self.references.append(sys.getrefcount(part))
+                    self.heard.append(part)
             else:
                 self.heard.append(requests)
 

@@ -137,6 +137,8 @@ async def test_a_device_that_speaks_for_itself_is_heard_to_the_end(served: Serve
     async with served.channel_of(Name("device", "device-000")) as channel:
         assert await called(channel, ATTEND, *parts) == "OK"
     assert len(served.heard) == len(parts) + 1  # the small payload is a part of its own
+    # two are the handler's and the count's: no part stays in memory longer; a header keeps its small payload
+    assert sorted(served.references) == [2] * len(parts) + [3]
 
 
 @pytest.mark.parametrize("number", range(5))

@@ -31,7 +31,12 @@ def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Pa
     data, said = _safetensors(trained) if kind == "safetensors" else _onnx(trained)
     try:
         with path.open("xb") as file:
-            file.write(data)
+            try:
+                file.write(data)
+                file.flush()
+            except BaseException:  # such as a full disk or Ctrl-C
+                path.unlink()
+                raise
     except FileExistsError:
         raise OutputError(f"{path} exists; choose another file, or remove it") from None
     except OSError as error:

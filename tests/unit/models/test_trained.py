@@ -1,5 +1,6 @@
 """Modules with unusual tensors and inputs, as trained models."""
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from emulator.results.model_files import write_model
 from emulator.results.trained import Trained
 from emulator.shipped import extras
 from fedstrata.datasets import DatasetInfo
-from fedstrata.errors import MissingPackageError, PluginError
+from fedstrata.errors import MissingPackageError, OutputError, PluginError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Model, build_model
 
@@ -61,6 +62,18 @@ def test_tied_tensors_load_strictly_and_further_inputs_have_names(tied: Trained,
     np.testing.assert_allclose(tied.predict(TOKENS, {"mask": MASK}), plain, rtol=0, atol=1e-5)
     with pytest.raises(PluginError, match="forward gets the inputs only"):
         tied.predict(TOKENS, {})
+
+
+def test_a_model_that_does_not_fit_on_the_disk_leaves_no_file(tied: Trained, tmp_path: Path) -> None:
+    path, (soft, hard) = tmp_path / "tied.safetensors", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        for _ in range(2):
+            with pytest.raises(OutputError, match="cannot write"):
+                write_model(tied, "safetensors", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not path.exists()
 
 
 def test_onnx_needs_the_data_if_inputs_are_no_float32(tied: Trained, tmp_path: Path) -> None:

@@ -108,8 +108,7 @@ async def attend(options: argparse.Namespace) -> None:
     """Run one device, which sends each received model back as its update."""
     keep_for_training()  # a device process does the same
     connection = Connection(options.address, OPEN, Name("lps", CLUSTER))
-    counting = connection.counted(LinkMeter())
-    stub = LpsServiceStub(counting)
+    stub = LpsServiceStub(connection.counted(LinkMeter()))
     session = ParentStream(stub.Attend)
     calls = ParentCalls(
         fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
@@ -168,10 +167,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON line per size, with every repeat")
     options = parser.parse_args()
+    names = f"{'devices':>8} {'MB':>6} {'fedstrata s':>12} {'floor s':>9} {'ratio':>6} {'peak MB':>8} {'floor MB':>9}"
     if not options.json:
-        print(
-            f"{'devices':>8} {'MB':>6} {'fedstrata s':>12} {'floor s':>9} {'ratio':>6} {'peak MB':>8} {'floor MB':>9}"
-        )
+        print(names)
     for mb in options.mb:
         size = int(mb * 1e6) // 40 * 40
         work = (options.devices, size, options.rounds)
@@ -183,9 +181,7 @@ def main() -> None:
         ours, floor = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
         ratio = statistics.median(one[0] / other[0] for one, other in pairs)
         peaks = [max(pair[side][1] for pair in pairs) for side in (0, 1)]
-        row = (
-            f"{options.devices:>8} {mb:>6g} {ours:>12.4f} {floor:>9.4f} {ratio:>6.2f} {peaks[0]:>8.0f} {peaks[1]:>9.0f}"
-        )
+        row = f"{work[0]:>8} {mb:>6g} {ours:>12.4f} {floor:>9.4f} {ratio:>6.2f} {peaks[0]:>8.0f} {peaks[1]:>9.0f}"
         print(row, flush=True)
 
 

@@ -80,6 +80,8 @@ class Command:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "emulator", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # a shell's background job, which ignores Ctrl-C, may run the tests; this function takes no lock
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )  # fmt: skip
 
     def line(self) -> dict[str, Any]:

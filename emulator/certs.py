@@ -4,7 +4,7 @@ Kubernetes.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -227,14 +227,12 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
         yield from _trusted(keeper, authority.alone(), holders)
 
 
-@contextmanager
-def _only_command(folder: Path) -> Iterator[None]:
+def _only_command(folder: Path) -> AbstractContextManager[None]:
     """Let no other command read or change the certificates in a folder while the block runs. Otherwise a new authority
     could miss a certificate that is issued meanwhile, and a key could stay beside another key's certificate. A missing
     folder is not made.
     """
-    with claimed(folder) if folder.exists() else nullcontext():
-        yield
+    return claimed(folder) if folder.exists() else nullcontext()
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:

@@ -123,7 +123,7 @@ class Enough:
     """
 
     is_void_if_any_leaves: ClassVar[bool] = False
-    """Whether the sum is void as soon as any child leaves the round, even a child that has sent nothing."""
+    """If true, the sum is void as soon as any child leaves the round, even a child that has sent nothing."""
 
     def are_left(self, left: int, quorum: int) -> bool:
         """Return whether a sum is possible with `left` children, of which at least `quorum` must report."""

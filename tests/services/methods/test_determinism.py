@@ -195,10 +195,8 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     path = folder / "model.safetensors"
     write_model(path, LAYOUT, [np.zeros(LAYOUT.size, np.float32)], {})
     wait, sums = TierDeadline(), OneSum(LAYOUT.size, CHILDREN)
-    terms, accepted = (
-        RoundTerms(run_id="run", link=LinkSettings(), wait=wait),
-        Acceptance(LAYOUT, "float32", UPDATE_PART),
-    )
+    terms = RoundTerms(run_id="run", link=LinkSettings(), wait=wait)
+    accepted = Acceptance(LAYOUT, "float32", UPDATE_PART)
     with ThreadPoolExecutor(1) as executor:
         server = RoundServer(
             terms, ProcessMetrics("lps"), EventLog("test"), executor, accepts_updates=lambda number: accepted

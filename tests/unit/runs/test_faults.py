@@ -144,6 +144,14 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
     return made
 
 
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The signals that processes get."""
+    made: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: made.append(number))
+    return made
+
+
 class Process:
     pid = 4711
     has_started = True
@@ -162,10 +170,8 @@ class Proxy:
 
 
 def test_a_process_that_is_paused_twice_goes_on_at_the_end_of_the_longer_pause(
-    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    timers: Timers, sent: list[int], tmp_path: Path
 ) -> None:
-    sent: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
     faults = experiment(
         "{do: pause, process: device-000, for_s: 1, at: {phase: training}}",
         "{do: pause, process: device-001, for_s: 4, at: {phase: training}}",
@@ -179,11 +185,7 @@ def test_a_process_that_is_paused_twice_goes_on_at_the_end_of_the_longer_pause(
     assert sent[2:] == [signal.SIGCONT]
 
 
-def test_a_process_that_starts_is_paused_afterwards(
-    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    sent: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+def test_a_process_that_starts_is_paused_afterwards(timers: Timers, sent: list[int], tmp_path: Path) -> None:
     driver = FaultDriver(
         experiment("{do: pause, process: lps-0, for_s: 1, at: {phase: training}}").faults, tmp_path, lambda told: None
     )
@@ -194,11 +196,7 @@ def test_a_process_that_starts_is_paused_afterwards(
         assert sent == signals
 
 
-def test_what_is_paused_at_the_end_goes_on_once(
-    timers: Timers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    sent: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+def test_what_is_paused_at_the_end_goes_on_once(timers: Timers, sent: list[int], tmp_path: Path) -> None:
     fault = "{do: pause, process: gps, for_s: 1, at: {phase: training}}"
     driver = FaultDriver(experiment(fault, fault).faults, tmp_path, lambda told: None)
     driver.add(Process(), ["gps"])  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
-from fedstrata.trust.guard import Membership, NoMembers
+from fedstrata.trust.guard import KINDS, Context, Membership, NoMembers
 from fedstrata.trust.security import Security
 from fedstrata.trust.undecoded import check_decoded
 
@@ -80,7 +80,7 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
 
         `uploads` limits the wait for uploads. `refused` receives the reason for each upload that the server ended.
         """
-        self._check = _nothing if is_guarded else check_decoded
+        self._is_guarded = is_guarded
         self._uploads = uploads
         self._refused = refused
 
@@ -91,86 +91,52 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         handler = await continuation(details)
         if handler is None:
             return None
-        if handler.unary_unary:
-            return handler._replace(unary_unary=_answering(handler.unary_unary, details.method, self._check))
-        if handler.stream_unary:
-            upload = _telling_of_stalled(handler.stream_unary, self._refused)
-            return handler._replace(stream_unary=_reading(_answering(upload, details.method), self._uploads))
-        if handler.unary_stream:
-            return handler._replace(unary_stream=_streaming(handler.unary_stream, details.method, self._check))
-        if handler.stream_stream:
-            session = _telling_of_stalled(handler.stream_stream, self._refused)
-            return handler._replace(stream_stream=_reading(_streaming(session, details.method)))
-        return handler
+        kind = next(kind for kind in KINDS if getattr(handler, kind))
+        received = {"stream_unary": self._upload, "stream_stream": _parts}.get(kind, self._message)
+        return handler._replace(**{kind: self._wrapped(getattr(handler, kind), received, details.method)})
+
+    def _wrapped(self, behaviour: Any, received: Callable[[Any, Context], Any], method: str) -> Any:
+        """Return a handler that lets `behaviour` handle a call, and answers its errors. `received` returns what
+        `behaviour` receives, from what gRPC has received.
+        """
+        if isasyncgenfunction(behaviour):
+
+            async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+                try:
+                    async for reply in behaviour(received(request, context), context):
+                        yield reply
+                except Exception as error:
+                    await self._abort(context, error, method)
+
+            return stream
+
+        async def run(request: Any, context: Context) -> Any:
+            try:
+                return await behaviour(received(request, context), context)
+            except Exception as error:
+                await self._abort(context, error, method)
+
+        return run
+
+    def _message(self, request: Any, context: Context) -> Any:
+        if not self._is_guarded:
+            check_decoded(request)
+        return request
+
+    def _upload(self, requests: Any, context: Context) -> Awaited:
+        return Awaited(Parts(context), self._uploads)
+
+    async def _abort(self, context: Context, error: Exception, method: str) -> None:
+        if isinstance(error, StalledError):
+            self._refused("stalled")
+        await _abort(context, error, method)
 
 
-def _nothing(request: Any) -> None:
-    pass
+def _parts(requests: Any, context: Context) -> Parts:
+    return Parts(context)
 
 
-def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
-    """Wrap a handler of streams. The wrapper calls `refused` for each upload that the server ended because it took too
-    long.
-    """
-    if isasyncgenfunction(behaviour):  # the reflection service, which receives no uploads
-        return behaviour
-
-    async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            return await behaviour(requests, context)
-        except StalledError:
-            refused("stalled")
-            raise
-
-    return run
-
-
-def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """Wrap a handler of streams. The wrapper passes on the parts of a stream, and keeps no copies of them. For an
-    upload, it waits for parts at most for the total time in `uploads`.
-    """
-    if isasyncgenfunction(behaviour):
-
-        async def yielding(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            async for reply in behaviour(Parts(context), context):
-                yield reply
-
-        return yielding
-
-    async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        parts = Parts(context)
-        return await behaviour(parts if uploads is None else Awaited(parts, uploads), context)
-
-    return run
-
-
-def _answering(behaviour: Any, method: str, check: Callable[[Any], None] = _nothing) -> Any:
-    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            check(request)
-            return await behaviour(request, context)
-        except Exception as error:
-            await _abort(context, error, method)
-
-    return run
-
-
-def _streaming(behaviour: Any, method: str, check: Callable[[Any], None] = _nothing) -> Any:
-    if not isasyncgenfunction(behaviour):  # the handler is a coroutine that writes to its context
-        return _answering(behaviour, method, check)
-
-    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        try:
-            check(request)
-            async for reply in behaviour(request, context):
-                yield reply
-        except Exception as error:
-            await _abort(context, error, method)
-
-    return run
-
-
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
+async def _abort(context: Context, error: Exception, method: str) -> None:
     if isinstance(error, DecodeError):
         error = PayloadError(f"the bytes are not a message of {method}; run the same version at caller and server")
     if isinstance(error, FedstrataError):
@@ -230,7 +196,7 @@ class RpcServer:
         children: int = MANY_CHILDREN,
         membership: Membership | None = None,
         uploads: UploadWait = UPLOAD_WAIT,
-        refused: Callable[[str], None] = _nothing,
+        refused: Callable[[str], None] = lambda reason: None,
         more: Sequence[Any] = (),
     ) -> None:
         """Create a server. `payload_bytes` is the size of the largest payload that a child sends. If the size is

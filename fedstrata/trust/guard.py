@@ -32,6 +32,7 @@ from fedstrata.trust.table import MOST_ASKED_BYTES, TABLE, Claim, Rule
 from fedstrata.trust.undecoded import check_decoded
 
 Context = grpc.aio.ServicerContext[Any, Any]
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")  # kinds of calls, by request and reply
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
 LOOK_S = 2.0  # time between two checks of the callers with open calls
@@ -271,9 +272,6 @@ class Lookout:
             if who in refused and not limit.expired():
                 limit.reschedule(0.0)
         self._look_later()
-
-
-KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class _Check:

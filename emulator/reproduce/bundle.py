@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from emulator.reproduce.table import SECTION, TABLE
+from emulator.results.output import new_file
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.folder import SWEEP
 from fedstrata.errors import DataError
@@ -146,7 +147,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> N
     source = archive.extractfile(member)
     (target if source is None else target.parent).mkdir(parents=True, exist_ok=True)
     if source is not None:
-        with source, target.open("xb") as file:
+        with source, new_file(target) as file:
             shutil.copyfileobj(source, file)
 
 

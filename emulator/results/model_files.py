@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from emulator.results.output import new_file
 from emulator.results.trained import Trained
 from emulator.shipped.extras import needed
 from fedstrata.datasets import Examples, dataset_info, load_dataset
@@ -30,13 +31,8 @@ def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Pa
     """
     data, said = _safetensors(trained) if kind == "safetensors" else _onnx(trained)
     try:
-        with path.open("xb") as file:
-            try:
-                file.write(data)
-                file.flush()
-            except BaseException:  # such as a full disk or Ctrl-C
-                path.unlink()
-                raise
+        with new_file(path) as file:
+            file.write(data)
     except FileExistsError:
         raise OutputError(f"{path} exists; choose another file, or remove it") from None
     except OSError as error:

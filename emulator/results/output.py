@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
@@ -37,6 +38,22 @@ def new_folder(folder: Path) -> None:
         raise _unusable(folder, error) from None
 
 
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Make a file, and yield it for writing. If the block or the last write fails, remove the file.
+
+    Raises:
+        OSError: the file exists, or cannot be written.
+    """
+    with path.open("xb") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:  # such as a full disk or Ctrl-C
+            path.unlink()
+            raise
+
+
 def unused_folder(parent: Path, name: str) -> Path:
     """Return the first path that does not exist of `parent/name`, `parent/name-2`, `parent/name-3` and so on."""
     candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
@@ -52,8 +69,8 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         make_private(folder / "state")
-        with (folder / "experiment.yaml").open("x", encoding="utf-8") as file:
-            file.write(experiment.to_yaml())
+        with new_file(folder / "experiment.yaml") as file:
+            file.write(experiment.to_yaml().encode())
     except OSError as error:
         raise _unusable(folder, error) from None
 

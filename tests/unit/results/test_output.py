@@ -1,6 +1,7 @@
 """The folder of a run that is to go on: refused where it was altered, and a record that is cut made again."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_the_record_of_a_completed_run_stays(tmp_path: Path, experiment: Experim
     summary_of(tmp_path, experiment).write_text(json.dumps(SUMMARY), encoding="utf-8")
     resume_folder(tmp_path)
     assert summary_of(tmp_path, experiment).exists()
+
+
+def test_an_experiment_file_that_does_not_fit_on_the_disk_is_not_left_in_part(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OutputError, match="cannot write"):
+            prepare_folder(tmp_path, parse_experiment(TEXT))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "experiment.yaml").exists()
 
 
 # --- a folder that another process works in ----------------------------------------------------------------------

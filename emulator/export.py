@@ -91,7 +91,17 @@ def _logged(entities: Any, client: Any, record: Record) -> str:
     took_ms = int(1000 * _result(record).get("seconds", 0))
     tags = {"fedstrata.run_id": record.run_id, "fedstrata.folder": str(record.folder.resolve())}
     run = client.create_run(experiment, start_time=ended_ms - took_ms, run_name=record.run_id, tags=tags)
-    run_id = str(run.info.run_id)
+    run_id, status = str(run.info.run_id), "KILLED"  # of an incomplete export
+    try:
+        _log_content(entities, client, run_id, record, ended_ms)
+        status = "FINISHED" if record.status == "completed" else "FAILED"
+    finally:
+        client.set_terminated(run_id, status, end_time=ended_ms)
+    return run_id
+
+
+def _log_content(entities: Any, client: Any, run_id: str, record: Record, ended_ms: int) -> None:
+    """Log the parameters, the curves and the files of a record to a run of MLflow."""
     for parameters in _batches(list(flattened(record.experiment)), PARAMETERS_A_CALL):
         client.log_batch(run_id, params=[entities.Param(key, value[:LONGEST_PARAMETER]) for key, value in parameters])
     numbers = [*((name, value, 0) for name, value in _result(record).items())]
@@ -102,8 +112,6 @@ def _logged(entities: Any, client: Any, record: Record) -> str:
         )
     for path in _files(record.folder):
         client.log_artifact(run_id, str(path), None if path.parent == record.folder else path.parent.name)
-    client.set_terminated(run_id, "FINISHED" if record.status == "completed" else "FAILED", end_time=ended_ms)
-    return run_id
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -106,6 +106,19 @@ def test_a_run_that_failed_is_failed_in_mlflow_too(tmp_path: Path, monkeypatch: 
     assert run.info.status == "FAILED"
 
 
+def test_a_run_of_mlflow_whose_export_is_refused_is_not_running(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr("emulator.export.flattened", lambda _: [("a name\nof two lines", "1")])
+    place = (tmp_path / "store").as_uri()
+    assert cli.execute(["export", str(folder), "--to", "mlflow", "--out", place]) == 5
+    assert capsys.readouterr().err.startswith("error: MLflow: Invalid value")
+    (run,) = mlflow.MlflowClient(tracking_uri=place).search_runs(_experiments(mlflow, place))
+    assert run.info.status == "KILLED"
+
+
 def _experiments(mlflow: Any, place: str) -> list[str]:
     return [found.experiment_id for found in mlflow.MlflowClient(tracking_uri=place).search_experiments()]
 

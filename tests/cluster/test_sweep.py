@@ -24,6 +24,7 @@ from kubernetes import watch
 from emulator.sweeps.claims import claimed
 from tests.cluster.conftest import ROOT, Lab, lasting, run_here
 from tests.support.buckets import BUCKET, served_bucket, settings_of
+from tests.support.programs import start_heeding
 from tests.support.records import assert_same_result
 from tests.support.sweep_tables import without_bytes
 
@@ -77,12 +78,7 @@ class Command:
     def __init__(self, lab: Lab, file: Path, out: Path, *options: str) -> None:
         words = ["sweep", str(file), "--out", str(out), "--on", "kubernetes", "--image", IMAGE]
         words += ["--namespace", lab.namespace, "--json", *options]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "emulator", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # a shell's background job, which ignores Ctrl-C, may run the tests; this function takes no lock
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-        )  # fmt: skip
+        self.process = start_heeding(signal.SIGINT, [sys.executable, "-m", "emulator", *words], cwd=ROOT)
 
     def line(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -105,6 +105,16 @@ class Program:
         return [line for line in self.log_path.read_text().splitlines() if line and not line.startswith("{")]
 
 
+def start_heeding(number: signal.Signals, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+    """A process with pipes that heeds a signal, even if the tests ignore it: under nohup, or in a shell's background
+    job.
+    """
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=partial(signal.signal, number, signal.SIG_DFL), **options,  # noqa: PLW1509  # it takes no lock
+    )  # fmt: skip
+
+
 def of_mark(mark: str) -> list[str]:
     """The processes, as their command lines, that a program has started, however deep, itself included."""
     wanted = f"{MARK}={mark}".encode()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.support.programs import REPOSITORY, start_heeding
+
 # A command whose work is done, in an interpreter that is about to end and waits for a thread.
 OVER = """
 import sys, threading
@@ -92,12 +93,8 @@ cli.main()
 
 @pytest.mark.parametrize(("start", "code"), [((), 130), (("nohup",), None)])
 def test_a_command_ends_with_its_terminal_unless_nohup_has_started_it(start: tuple[str, ...], code: int | None) -> None:
-    with subprocess.Popen(
-        [*start, sys.executable, "-c", ENDLESS],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # nohup may have started the tests, too; this function takes no lock
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
-    ) as it:  # fmt: skip
+    command = [*start, sys.executable, "-c", ENDLESS]
+    with start_heeding(signal.SIGHUP, command, stdin=subprocess.DEVNULL) as it:
         assert it.stdout is not None
         assert it.stdout.readline() == "runs\n"
         it.send_signal(signal.SIGHUP)

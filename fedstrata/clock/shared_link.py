@@ -21,9 +21,10 @@ from fedstrata.process.sleeping import Clock
 
 # A shared link counts time and bits with 256 binary places behind the point. The rounding errors of all events together
 # stay below `NOTHING`, 2 ** -128 ns. So an end at most `NOTHING` after a whole nanosecond counts as at that nanosecond.
+# In the same way, a flow that lacks at most `NOTHING` of a whole bit has received this bit.
 FRACTION = 256
 NOTHING, NEVER = 1 << 128, 1 << 1024
-BIT = SECOND_NS << FRACTION  # one bit in the unit of the counters: bits per second times nanoseconds
+BIT = SECOND_NS << FRACTION  # one bit in the unit of the meters: bits per second times nanoseconds
 WHOLE_LINK = -1  # stands for the whole link in place of a flow's number
 
 
@@ -38,40 +39,77 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold one group of the flows under way: all flows to or from children with equally fast links of their own. All
-    flows of a group get the same rate. They reach their marks (numbers of bits, see `FairLink.begin`) in the order of
-    their targets (see `_UnderWay.target`).
-    """
+    """Hold the flows under way of all children with equally fast links of their own. These flows get the same rate."""
 
-    most: int  # rate of the flows' own links, in bits per second
-    is_held: bool  # whether the flows have this rate; otherwise they have the even share
-    base: int  # amount to subtract from `most` × time, or from `FairLink._level`, to get the group's counter
+    rate: int  # rate of the flows' own links, in bits per second
+    is_slow: bool  # whether the flows get this rate; otherwise they get the even share
+    offset: int = 0  # added to the group's meter, so that the meter does not jump when `is_slow` changes
     flows: list[tuple[int, int]] = field(default_factory=list)  # targets, ascending, with the numbers of the flows
 
     @property
     def due(self) -> int:
-        """The moment at which the next flow of the group reaches a mark. For flows with the rate of their own links,
-        this is a time. For flows with the even share, it is a value of `FairLink._level`, which rises with time.
+        """The moment at which the next flow of the group reaches a mark. If the group is slow, this is a time.
+        Otherwise it is a value of `FairLink._even_bits`, which rises with time.
         """
-        until = self.base + self.flows[0][0]
-        if not self.is_held:
-            return until
-        return -(-until // self.most) if self.most else NEVER
+        least = self.flows[0][0] - self.offset
+        if not self.is_slow:
+            return least
+        return -(-least // self.rate) if self.rate else NEVER
 
 
 @dataclass
 class _UnderWay:
     """Hold a flow that is under way on a shared link."""
 
-    group: _Group
-    since: int  # value of the group's counter at the start of the flow
+    rate: int  # rate of the flow's own link
     marks: Sequence[int]  # numbers of bits, ascending; the last mark is the end of the flow
+    zero: int = 0  # reading of the group's meter at which the flow had received nothing
     passed: int = 0  # number of marks that the flow has passed
 
     @property
     def target(self) -> int:
-        """The value of the group's counter (see `FairLink._served`) at which this flow reaches its next mark."""
-        return self.since + self.marks[self.passed] * BIT
+        """The reading of the group's meter at which this flow reaches its next mark."""
+        return self.zero + self.marks[self.passed] * BIT
+
+
+class _Groups:
+    """Hold the groups of a shared link in ordered lists: the slow groups, which are those with the least rates, and the
+    other groups. To change a group, take it out, change it, and put it back.
+    """
+
+    def __init__(self) -> None:
+        self.by_rate: dict[int, _Group] = {}
+        # Slow groups are under the key True, other groups under False. `rates` has the groups' rates, ascending.
+        # `queues` has when each group passes its next mark (see `_Group.due`), ascending, with the group's rate.
+        self.rates: dict[bool, list[int]] = {True: [], False: []}
+        self.queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        self.slow_rate = 0  # rate that the flows of slow groups get together
+        self.sharing = 0  # number of flows of other groups, which get the even share
+
+    def take_out(self, rate: int) -> _Group:
+        """Take out the group of the flows with this rate of their own links. If there is no such group, create it."""
+        slow = self.rates[True]
+        group = self.by_rate.pop(rate, None) or _Group(rate, is_slow=bool(slow) and rate < slow[-1])
+        if group.flows:
+            rates, queue = self.rates[group.is_slow], self.queues[group.is_slow]
+            del rates[bisect_left(rates, rate)]
+            del queue[bisect_left(queue, (group.due, rate))]
+            self._count(group, -len(group.flows))
+        return group
+
+    def put_back(self, group: _Group) -> None:
+        """Put a group back, unless it has no flows."""
+        if group.flows:
+            self.by_rate[group.rate] = group
+            insort(self.rates[group.is_slow], group.rate)
+            insort(self.queues[group.is_slow], (group.due, group.rate))
+            self._count(group, len(group.flows))
+
+    def _count(self, group: _Group, flows: int) -> None:
+        if group.is_slow:
+            self.slow_rate += group.rate * flows
+        else:
+            self.sharing += flows
 
 
 class FairLink:
@@ -79,59 +117,75 @@ class FairLink:
     and may remove flows before their end.
 
     Each child also has a link of its own, and flows of children with equally fast links form a group. A group is slow
-    if its own links are slower than the even share. The flows of slow groups get the full rate of their own links. All
-    other flows share evenly the rate that the slow groups leave. The shares change when a flow begins or ends, which
-    may be at a fraction of a nanosecond.
+    if its own links are not faster than the even share. The flows of slow groups get the full rate of their own links.
+    All other flows share evenly the rate that the slow groups leave. The shares change when a flow begins or ends,
+    which may be at a fraction of a nanosecond.
 
-    Each group has a counter, which rises by the bits that each of its flows receives. A flow records the counter at its
-    start. The counter's rise since then is the amount that the flow has received. The counter of a slow
-    group is calculated from the time and the rate of its links. The counters of all other groups are calculated from
-    one value, `_level`. So an event takes a few searches in ordered lists, not a pass over all groups.
+    Each group has a meter, which rises by the bits that each of its flows receives. A flow ends at its target: the
+    reading at its start plus its size. So the flow with the smallest target is the next of its group to end.
+
+    The meter of a slow group is calculated from the time. The meters of all other groups rise by the same amounts, so
+    they are calculated from one number, `_even_bits`. So an event takes a few searches in ordered lists, not a pass
+    over all groups.
+
+    Example: a link carries 9 bits per second. Flow 0 has 18 bits, and its own link carries 4 bits per second. Flow 1
+    has 30 bits, and flow 2 has 6 bits. Their own links have no limit, so they form one group. Flow 2 begins after one
+    second, when the meter of this group shows 5. Its target is 5 + 6 = 11::
+
+        time          rates of flows 0, 1, 2    meters of flow 0 and of the group of flows 1 and 2
+        0 s           4  5  -                   0   0
+        1 s           3  3  3                   4   5    flow 2 begins; the even share is 3, so no group is slow
+        3 s           4  5  -                  10  11    flow 2 ends
+        5 s           -  9  -                  18  21    flow 0 ends
+        6 s           -  -  -                   -  30    flow 1 ends
+
+    >>> link = FairLink(9)
+    >>> link.begin(0, [18], 4)
+    >>> link.begin(1, [30], None)
+    >>> link.advance(1 * SECOND_NS)
+    []
+    >>> link.begin(2, [6], None)
+    >>> link.advance(2 * SECOND_NS)
+    []
+    >>> [link.carried(number) for number in (0, 1, 2)]
+    [7, 8, 3]
+    >>> link.advance(9 * SECOND_NS)
+    [(2, 3000000000), (0, 5000000000), (1, 6000000000)]
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._now = 0
-        self._level = 0  # amount that a flow with the even share would have been given since the beginning
-        self._rest = capacity  # bits per second that the groups with their own rates leave
-        self._sharing = 0  # number of flows that share `_rest` evenly
+        self._even_bits = 0  # amount that a flow with the even share would have received since the beginning
         self._flows: dict[int, _UnderWay] = {}
-        self._groups: dict[int, _Group] = {}
-        self._rates: list[int] = []  # rates of the groups' own links, ascending
-        self._held = 0  # number of groups that have their own rates: the first of `_rates`
-        # When each group passes its next mark. True: groups with their own rates, by time. False: others, by `_level`.
-        self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        self._groups = _Groups()
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
         """Start a flow. `rate` is the rate of its own link. `marks` are numbers of bits: the link reports when the flow
         has passed each mark. The last mark is the end of the flow.
         """
-        group = self._group(rate)
-        self._enter(number, _UnderWay(group, self._served(group), marks))
+        self._enter(number, _UnderWay(FASTEST if rate is None else rate, marks), received=0)
 
     def change(self, number: int, rate: int | None) -> None:
         """Change the rate of a flow's own link, if the flow is under way."""
         flow = self._flows.get(number)
         if flow is not None:
-            served = self._served(flow.group) - flow.since
+            received = self._received(flow)
             self.drop(number)
-            flow.group = self._group(rate)
-            flow.since = self._served(flow.group) - served
-            self._enter(number, flow)
+            flow.rate = FASTEST if rate is None else rate
+            self._enter(number, flow, received)
 
     def resize(self, capacity: int) -> None:
         """Change the rate of the shared link."""
-        self._rest += capacity - self._capacity
         self._capacity = capacity
 
     def drop(self, number: int) -> None:
         """Remove a flow before its end, if it is under way. The other flows then share its rate."""
         flow = self._flows.pop(number, None)
         if flow is not None:
-            self._unqueue(flow.group)
-            del flow.group.flows[bisect_left(flow.group.flows, (flow.target, number))]
-            self._count(flow.group, -1)
-            self._queue(flow.group)
+            group = self._groups.take_out(flow.rate)
+            del group.flows[bisect_left(group.flows, (flow.target, number))]
+            self._groups.put_back(group)
 
     @property
     def under_way(self) -> KeysView[int]:
@@ -140,8 +194,7 @@ class FairLink:
 
     def carried(self, number: int) -> int:
         """Return how many whole bits of a flow under way have crossed the link."""
-        flow = self._flows[number]
-        return (self._served(flow.group) - flow.since + NOTHING) // BIT
+        return (self._received(self._flows[number]) + NOTHING) // BIT
 
     def next_ns(self) -> int | None:
         """Return when the next flow passes a mark, if no flow begins or changes before then. If no flow moves, return
@@ -156,102 +209,78 @@ class FairLink:
         """
         passed: list[tuple[int, int]] = []
         while (at := self._next()) is not None and _whole_ns(at) <= until_ns:
-            self._serve(at)
-            for is_held, until in ((True, self._now), (False, self._level)):
-                while self._queues[is_held] and self._queues[is_held][0][0] <= until:
-                    self._pass_marks(self._groups[self._queues[is_held][0][1]], passed)
-        self._serve(max(self._now, until_ns << FRACTION))
+            self._carry(at)
+            for is_slow, reached in ((True, self._now), (False, self._even_bits)):
+                queue = self._groups.queues[is_slow]
+                while queue and queue[0][0] <= reached:
+                    passed += [(number, _whole_ns(at)) for number in self._pass_marks(queue[0][1])]
+        self._carry(max(self._now, until_ns << FRACTION))
         return passed
 
     def _next(self) -> int | None:
         """Return when the next flow passes a mark, including the fraction of a nanosecond."""
-        self._settle()
-        held, sharing = self._queues[True], self._queues[False]
-        times = [held[0][0]] if held and held[0][0] < NEVER else []
-        if sharing and self._rest:
-            times.append(self._now - (self._level - sharing[0][0]) * self._sharing // self._rest)
+        self._share_out()
+        slow, others = self._groups.queues[True], self._groups.queues[False]
+        times = [slow[0][0]] if slow and slow[0][0] < NEVER else []
+        if others and self._shared_rate:
+            times.append(self._now - (self._even_bits - others[0][0]) * self._groups.sharing // self._shared_rate)
         return min(times, default=None)
 
-    def _settle(self) -> None:
-        """Give each group the rate of its own links or, if the even share is less, the even share."""
-        while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
-            self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
-        while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:
-            self._hold(self._groups[self._rates[self._held]], is_held=True)
+    def _share_out(self) -> None:
+        """Decide which groups are slow, after flows or rates have changed."""
+        slow, others = self._groups.rates[True], self._groups.rates[False]
+        while slow and slow[-1] * self._groups.sharing > self._shared_rate:
+            self._switch(slow[-1])
+        while others and others[0] * self._groups.sharing <= self._shared_rate:
+            self._switch(others[0])
 
-    def _hold(self, group: _Group, *, is_held: bool) -> None:
-        self._unqueue(group)
-        self._count(group, -len(group.flows))
-        served, group.is_held = self._served(group), is_held
-        group.base = 0
-        group.base = self._served(group) - served
-        self._held += 1 if is_held else -1
-        self._count(group, len(group.flows))
-        self._queue(group)
+    def _switch(self, rate: int) -> None:
+        """Make a slow group share evenly, or make another group slow. The reading of its meter stays the same."""
+        group = self._groups.take_out(rate)
+        reading = self._reading(group)
+        group.is_slow = not group.is_slow
+        group.offset += reading - self._reading(group)
+        self._groups.put_back(group)
 
-    def _serve(self, until: int) -> None:
-        if self._sharing:
-            self._level += (until - self._now) * self._rest // self._sharing
+    @property
+    def _shared_rate(self) -> int:
+        """The rate that slow groups leave to all other flows together."""
+        return self._capacity - self._groups.slow_rate
+
+    def _carry(self, until: int) -> None:
+        """Let the flows receive bits until a time. No share changes before then."""
+        if self._groups.sharing:
+            self._even_bits += (until - self._now) * self._shared_rate // self._groups.sharing
         self._now = until
 
-    def _pass_marks(self, group: _Group, passed: list[tuple[int, int]]) -> None:
-        self._unqueue(group)
-        served, at_ns = self._served(group), _whole_ns(self._now)
-        while group.flows and group.flows[0][0] <= served:
+    def _reading(self, group: _Group) -> int:
+        """Return what a group's meter shows. While it rises by `BIT`, each flow of the group receives one bit."""
+        return (group.rate * self._now if group.is_slow else self._even_bits) + group.offset
+
+    def _received(self, flow: _UnderWay) -> int:
+        return self._reading(self._groups.by_rate[flow.rate]) - flow.zero
+
+    def _enter(self, number: int, flow: _UnderWay, received: int) -> None:
+        group = self._groups.take_out(flow.rate)
+        flow.zero = self._reading(group) - received
+        insort(group.flows, (flow.target, number))
+        self._flows[number] = flow
+        self._groups.put_back(group)
+
+    def _pass_marks(self, rate: int) -> list[int]:
+        """Let the flows of a group pass the marks that they have reached. Return the numbers of these flows."""
+        group, numbers = self._groups.take_out(rate), []
+        while group.flows and group.flows[0][0] <= self._reading(group):
             _, number = group.flows.pop(0)
-            passed.append((number, at_ns))
+            numbers.append(number)
             flow = self._flows[number]
             flow.passed += 1
             if flow.passed < len(flow.marks):
                 insort(group.flows, (flow.target, number))
             else:
                 del self._flows[number]
-                self._count(group, -1)
-        self._queue(group)
-
-    def _served(self, group: _Group) -> int:
-        """Return a group's counter. While the counter rises by `BIT`, each flow of the group receives one bit."""
-        return (group.most * self._now if group.is_held else self._level) - group.base
-
-    def _group(self, rate: int | None) -> _Group:
-        """Return the group of the flows with this rate of their own link. If there is no such group, create it."""
-        most = FASTEST if rate is None else rate
-        if most not in self._groups:
-            place = bisect_left(self._rates, most)
-            self._groups[most] = _Group(most, is_held=place < self._held, base=0)
-            self._rates.insert(place, most)
-            self._held += place < self._held
-        return self._groups[most]
-
-    def _enter(self, number: int, flow: _UnderWay) -> None:
-        self._unqueue(flow.group)
-        self._flows[number] = flow
-        insort(flow.group.flows, (flow.target, number))
-        self._count(flow.group, 1)
-        self._queue(flow.group)
-
-    def _count(self, group: _Group, flows: int) -> None:
-        """Adjust the even share after a group has gained `flows` flows, or lost flows if the number is negative."""
-        if group.is_held:
-            self._rest -= group.most * flows
-        else:
-            self._sharing += flows
-
-    def _queue(self, group: _Group) -> None:
-        """Put a group into its queue, which is sorted by the next mark of each group. If the group has no flows, delete
-        it instead.
-        """
-        if group.flows:
-            insort(self._queues[group.is_held], (group.due, group.most))
-        else:
-            self._held -= group.is_held
-            del self._groups[group.most]
-            del self._rates[bisect_left(self._rates, group.most)]
-
-    def _unqueue(self, group: _Group) -> None:
-        if group.flows:
-            queue = self._queues[group.is_held]
-            del queue[bisect_left(queue, (group.due, group.most))]
+        self._groups.put_back(group)
+        return numbers
 
 
 def _whole_ns(at: int) -> int:

@@ -1,5 +1,6 @@
 """When transfers end: alone, one after the other, and fairly shared."""
 
+import doctest
 import math
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstrata.clock import shared_link
 from fedstrata.clock.links import Line, drawn_latency
 from fedstrata.clock.shared_link import FairLink, Flow, fair_ends
 from fedstrata.experiment.rates import SECOND_NS, end_of
@@ -147,6 +149,21 @@ def test_each_flow_with_a_rate_of_its_own_adds_the_same_work() -> None:
 
 
 # --- as it happens -------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_a_shared_link_is_true() -> None:
+    found = doctest.testmod(shared_link)
+    assert found.attempted >= 8
+    assert not found.failed
+
+
+def test_a_bit_is_carried_although_thirds_of_it_were_rounded_down() -> None:
+    link = FairLink(1)
+    for number in range(3):
+        link.begin(number, (2,), None)
+    for seconds in (1, 2, 3):  # a third of a bit each
+        link.advance(seconds * SECOND_NS)
+    assert [link.carried(number) for number in range(3)] == [1, 1, 1]
 
 
 def test_marks_are_passed_as_a_flow_goes_on_and_another_slows_it_down() -> None:

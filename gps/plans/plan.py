@@ -1,6 +1,7 @@
 """The plans of a run, which form the clusters. Each plan is written to the journal."""
 
 import json
+from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
@@ -64,8 +65,7 @@ class Plans:
         """
         for earlier, made_in in pairwise(sorted(self._made)):
             if made_in not in self._moved:
-                before, after = cluster_of(self._made[earlier]), cluster_of(self._made[made_in])
-                self._moved[made_in] = sum(before.get(index, cluster) != cluster for index, cluster in after.items())
+                self._moved[made_in] = _moved(self._made[earlier], self._made[made_in])
         return [(made_in, len(self._made[made_in].clusters), moved) for made_in, moved in sorted(self._moved.items())]
 
     def add(self, global_round: int, plan: Plan) -> None:
@@ -110,6 +110,17 @@ class Plans:
 def cluster_of(plan: Plan) -> dict[int, int]:
     """Return the number of each device's cluster in a plan, by device index."""
     return {index: number for number, cluster in enumerate(plan.clusters) for index in cluster}
+
+
+def _moved(before: Plan, after: Plan) -> int:
+    """Return how many devices changed their cluster. A cluster that continues an earlier one is no other cluster, even
+    if its number changed. If several clusters continue the same one, the devices of the largest have not moved.
+    """
+    earlier, stayed = cluster_of(before), defaultdict[int, int](int)
+    for number, cluster in enumerate(after.clusters):
+        parent = after.parents[number] if after.parents else number
+        stayed[parent] = max(stayed[parent], sum(earlier.get(index, parent) == parent for index in cluster))
+    return sum(map(len, after.clusters)) - sum(stayed.values())
 
 
 def _json(plan: Plan) -> str:

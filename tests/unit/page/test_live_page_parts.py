@@ -84,6 +84,14 @@ def test_plans_made_in_training_say_how_many_devices_they_moved(tmp_path: Path) 
     assert gps.plans.history() == [(0, 2, 0)]
 
 
+def test_a_cluster_that_only_gets_another_number_has_moved_no_device(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path)
+    gps.enrol(*range(5))
+    gps.places.make(BEFORE, Plan(clusters=((0, 1, 2), (3, 4)), rule="a test's"))
+    gps.places.make(0, Plan(clusters=((0,), (1, 2), (3, 4)), parents=(0, 0, 1), rule="a test's"))
+    assert gps.plans.history() == [(0, 3, 1)]
+
+
 def test_the_page_reads_rows_of_rounds_by_the_columns_of_the_record() -> None:
     script = (files("fedstrata.page") / "static" / "document.js").read_text(encoding="utf-8")
     said = script.partition("const COLUMNS = [")[2].partition("]")[0]

@@ -12,13 +12,15 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, TextIO
+from types import FrameType
+from typing import Annotated
 
 import typer
 
 from emulator.commands import bench_device, certs, export, fleet, kubernetes, package, reproduce, retime, sweep
 from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
+from emulator.console.streams import discard, discard_blocked, nowhere
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
 from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
@@ -198,7 +200,7 @@ def execute(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        _drop(sys.stdout)  # the reader of our output has ended
+        discard(sys.stdout)  # the reader of our output has ended
         return EXIT_FAULT
     except Exception as error:  # every other error is printed, not raised
         return _told_error(error)
@@ -211,10 +213,10 @@ def _told_error(error: Exception) -> int:
     if isinstance(error, FedstrataError):
         return _end(f"error: {printable(str(error))}", error.exit_code)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        _drop(sys.stdout)
+        discard(sys.stdout)
         return _end("error: a disk is full, so output is not complete; free space and run again", EXIT_OUTPUT)
     if isinstance(error, OSError) and error.errno == errno.EIO:
-        _drop(sys.stdout)
+        discard(sys.stdout)
         return _end("error: a terminal is gone or a disk fails, so output is not complete; run again", EXIT_OUTPUT)
     if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.ENAMETOOLONG} and error.filename:
         return _end(printable(f"error: {error.filename!s:.300}: {error.strerror}; give another path"), EXIT_USAGE)
@@ -232,18 +234,8 @@ def _end(line: str, code: int) -> int:
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:  # such as a reader that has ended
-        _drop(sys.stderr)
+        discard(sys.stderr)
     return code
-
-
-def _drop(stream: TextIO) -> None:
-    """Discard what this stream still holds. Otherwise the interpreter fails again when it flushes the stream."""
-    with _nowhere() as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def _nowhere() -> TextIO:
-    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _keep_traceback(error: Exception) -> str:
@@ -262,12 +254,17 @@ def _end_with(codes: list[int]) -> None:
         os._exit(code)
 
 
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    discard_blocked()
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the `fedstrata` command."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # both end a command like Ctrl-C, but `nohup` ignores SIGHUP
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
-    sys.stdout, sys.stderr = (stream or _nowhere() for stream in (sys.stdout, sys.stderr))  # None: the user closed it
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            signal.signal(number, _interrupt)
+    sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))  # None: the user closed it
     print_whatever_comes()
     with suppress(FileNotFoundError):  # the current folder is deleted
         look_also_in([Path.cwd()])  # for own code

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from emulator.console.streams import discard_blocked
+
 T = TypeVar("T")
 
 
@@ -70,6 +72,7 @@ class _Job(Generic[T]):
                 signal.signal(number, handler)
 
     def _cancel(self, _number: int, _frame: FrameType | None) -> None:
+        discard_blocked()
         if not self.is_interrupted:
             self.is_interrupted = True
             if self._running is not None:

@@ -107,6 +107,46 @@ def test_a_command_ends_with_its_terminal_unless_nohup_has_started_it(start: tup
             assert (it.returncode, it.stderr and it.stderr.read()) == (code, "interrupted\n")
 
 
+# A command whose output nobody reads, so that a write to it waits.
+UNREAD = """
+import asyncio, os
+from contextlib import suppress
+from emulator.commands import main as cli
+from emulator.console.interrupts import run_interruptibly
+
+def write():
+    os.write(output, b"starts\\n")
+    print("progress", flush=True)
+
+async def write_and_run():
+    write()
+    await asyncio.Event().wait()
+
+cli.app = lambda *_, **__: {}
+output, (_, full) = os.dup(1), os.pipe()
+os.set_blocking(full, False)
+with suppress(BlockingIOError):
+    while True:
+        os.write(full, b"x")
+os.set_blocking(full, True)
+os.dup2(full, 1)
+os.dup2(full, 2)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("work", ["write()", "run_interruptibly(write_and_run())"])
+def test_a_signal_ends_a_command_whose_output_nobody_reads(work: str) -> None:
+    with start_heeding(signal.SIGTERM, [sys.executable, "-c", UNREAD.format(work)]) as it:
+        assert it.stdout is not None
+        assert it.stdout.readline() == "starts\n"
+        it.send_signal(signal.SIGTERM)
+        try:
+            assert it.wait(timeout=60) == 130
+        finally:
+            it.kill()
+
+
 # A command whose terminal is closed.
 NO_TERMINAL = """
 import os

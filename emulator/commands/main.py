@@ -20,7 +20,7 @@ import typer
 from emulator.commands import bench_device, certs, export, fleet, kubernetes, package, reproduce, retime, sweep
 from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
-from emulator.console.streams import discard, discard_blocked, nowhere
+from emulator.console.streams import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
 from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
@@ -264,7 +264,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _interrupt)
-    sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))  # None: the user closed it
+    sys.stdout, sys.stderr = map(lasting, (sys.stdout, sys.stderr))
     print_whatever_comes()
     with suppress(FileNotFoundError):  # the current folder is deleted
         look_also_in([Path.cwd()])  # for own code

@@ -1,10 +1,36 @@
-"""Discard the output of a command that nobody can read any more, so that the command can end."""
+"""Discard output that nobody can read any more, so that a command can go on to its end."""
 
+import errno
+import io
 import os
 import select
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
+
+
+class _Terminal(io.FileIO):
+    """Write to a terminal. If the terminal is gone, discard the output, so that a run does not end with its terminal."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return len(data)
+
+
+def lasting(stream: TextIO | None) -> TextIO:
+    """Return a stream for the output of this stream that never fails because a terminal is gone. `stream` is None if
+    the user has closed it.
+    """
+    if stream is None:
+        return nowhere()
+    if not stream.isatty():
+        return stream
+    terminal = io.BufferedWriter(_Terminal(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(terminal, encoding=stream.encoding, line_buffering=True)
 
 
 def nowhere() -> TextIO:

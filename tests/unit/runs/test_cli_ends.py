@@ -147,6 +147,36 @@ def test_a_signal_ends_a_command_whose_output_nobody_reads(work: str) -> None:
             it.kill()
 
 
+# A command that has work to do after its terminal is gone.
+LONGER_THAN_ITS_TERMINAL = """
+from pathlib import Path
+from emulator.commands import main as cli
+
+def app(*_, **__):
+    print("begun", flush=True)
+    input()
+    print("progress", flush=True)
+    Path("report").touch()
+
+cli.app = app
+cli.main()
+"""
+
+
+def test_a_command_that_keeps_running_when_its_terminal_is_gone_does_all_its_work(tmp_path: Path) -> None:
+    master, terminal = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", LONGER_THAN_ITS_TERMINAL], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, start_new_session=True,
+    ) as it:  # fmt: skip
+        os.close(terminal)
+        assert os.read(master, 100) == b"begun\r\n"
+        os.close(master)
+        it.communicate(b"\n", timeout=60)
+    assert it.returncode == 0
+    assert (tmp_path / "report").exists()
+
+
 # A command whose terminal is closed.
 NO_TERMINAL = """
 import os

@@ -26,6 +26,10 @@ from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
+INCOMPLETE = {
+    errno.ENOSPC: "a disk is full, so output is not complete; free space and run again",
+    errno.EIO: "a terminal is gone or a disk fails, so output is not complete; run again",
+}
 UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
@@ -212,14 +216,13 @@ def _told_error(error: Exception) -> int:
 
     if isinstance(error, FedstrataError):
         return _end(f"error: {printable(str(error))}", error.exit_code)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in INCOMPLETE:
         discard(sys.stdout)
-        return _end("error: a disk is full, so output is not complete; free space and run again", EXIT_OUTPUT)
-    if isinstance(error, OSError) and error.errno == errno.EIO:
-        discard(sys.stdout)
-        return _end("error: a terminal is gone or a disk fails, so output is not complete; run again", EXIT_OUTPUT)
+        return _end(f"error: {INCOMPLETE[error.errno]}", EXIT_OUTPUT)
     if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.ENAMETOOLONG} and error.filename:
         return _end(printable(f"error: {error.filename!s:.300}: {error.strerror}; give another path"), EXIT_USAGE)
+    if isinstance(error, FileNotFoundError) and not error.filename:  # raised by the module `tempfile`
+        return _end("error: no folder for temporary files can be written; name one in TMPDIR", EXIT_OUTPUT)
     if UsageError is not None and isinstance(error, UsageError):
         from fedstrata.experiment.messages import in_plain_words
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class _Terminal(io.FileIO):
-    """Write to a terminal. If the terminal is gone, discard the output, so that a run does not end with its terminal."""
+    """Write to a terminal. If the terminal is gone, discard the output, so that a run goes on to its end."""
 
     def write(self, data: Any, /) -> int:
         try:

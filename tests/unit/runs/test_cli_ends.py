@@ -166,8 +166,9 @@ cli.main()
 def test_a_command_that_keeps_running_when_its_terminal_is_gone_does_all_its_work(tmp_path: Path) -> None:
     master, terminal = os.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", LONGER_THAN_ITS_TERMINAL], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        stdin=subprocess.PIPE, stdout=terminal, stderr=terminal, start_new_session=True,
+        [sys.executable, "-c", LONGER_THAN_ITS_TERMINAL],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, stdin=subprocess.PIPE, stdout=terminal,
+        stderr=terminal, start_new_session=True,
     ) as it:  # fmt: skip
         os.close(terminal)
         assert os.read(master, 100) == b"begun\r\n"

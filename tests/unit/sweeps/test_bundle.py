@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from emulator.commands import main as cli
 from emulator.reproduce.bundle import opened
 from emulator.sweeps.folder import SWEEP
 from fedstrata.errors import DataError, FedstrataError
@@ -48,6 +49,16 @@ def test_the_temporary_folder_of_a_tar_is_removed(tmp_path: Path) -> None:
     with opened(tar_of(folder(tmp_path))) as found:
         unpacked = found.folder
     assert not unpacked.exists()
+
+
+def test_without_a_folder_for_temporary_files_the_variable_that_names_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
+    assert cli.execute(["verify", str(tar_of(folder(tmp_path)))]) == 5
+    said = "error: no folder for temporary files can be written; name one in TMPDIR\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

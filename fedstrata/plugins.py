@@ -68,7 +68,7 @@ def or_failed(said: str, own: Any = None) -> Iterator[None]:
         yield
     except FedstrataError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"{said} {describe(error, own)}") from error
 
 
@@ -113,8 +113,9 @@ def _import(name: str, place: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            advice = "; leave out .py" if name.endswith(".py") else ""
             raise PluginError(
-                f"{place}: there is no module {error.name} in {here} or among the installed packages"
+                f"{place}: there is no module {error.name} in {here} or among the installed packages{advice}"
             ) from None
         raise PluginError(
             f"{place}: importing {name} failed with {describe(error)}; install the missing package for this service, "

@@ -2,7 +2,6 @@
 
 import io
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -10,9 +9,10 @@ import numpy as np
 
 from emulator.results.output import new_file
 from emulator.results.trained import Trained
+from emulator.shipped.data import dataset_here
 from emulator.shipped.extras import needed
-from fedstrata.datasets import Examples, dataset_info, load_dataset
-from fedstrata.errors import DataError, OutputError, PluginError
+from fedstrata.datasets import Examples, dataset_info
+from fedstrata.errors import OutputError, PluginError
 from fedstrata.experiment import Experiment, LocalPartition
 from fedstrata.plugins import describe
 
@@ -104,10 +104,10 @@ def _examples(experiment: Experiment) -> tuple[Examples, str]:
     """Return examples on which the outputs of graph and model are compared, and a text about them. They are the first
     examples of the data set. If the data set is not on this machine, they are random.
     """
-    if not isinstance(experiment.partition, LocalPartition):
-        with suppress(DataError):
-            train = load_dataset(experiment.data, experiment.seed).train
-            return train.take(np.arange(EXAMPLES) % len(train)), f"{EXAMPLES} training examples"
+    dataset = None if isinstance(experiment.partition, LocalPartition) else dataset_here(experiment)
+    if dataset is not None:
+        train = dataset.train
+        return train.take(np.arange(EXAMPLES) % len(train)), f"{EXAMPLES} training examples"
     shape = (EXAMPLES, *dataset_info(experiment.data).input_shape)
     drawn = np.random.default_rng(0).standard_normal(shape, np.float32)
     return Examples(inputs=drawn), f"{EXAMPLES} drawn float32 inputs, because the data set is not here"

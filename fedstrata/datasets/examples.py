@@ -72,7 +72,7 @@ class Examples:
     def _check(self) -> None:
         _check_kind("inputs", self.stored, (np.float32, np.int64, np.uint8))
         if self.stored.ndim < 2:
-            raise DataError(f"inputs must have shape (n, ...), not {self.stored.shape}")
+            raise DataError(f"inputs must have shape (n, ...), not {self.stored.shape}; reshape a column to (n, 1)")
         _check_finite("inputs", self.stored)
         others = {"targets": self.targets} if self.targets is not None else {}
         others |= {f"input {name}": array for name, array in self.more.items()}
@@ -228,6 +228,11 @@ class Dataset:
                     f"{name} must be Examples, not {type(examples).__name__}; put the inputs and labels into "
                     "NumPy arrays, and use Examples(inputs=..., labels=...) or Examples.of_items(data_set)"
                 )
+        if not isinstance(self.num_classes, int | np.integer):
+            raise DataError(
+                f"num_classes must be the number of labels, not {self.num_classes!r:.80}; leave it out if targets are "
+                "not whole numbers"
+            )
         if self.train.input_shape != self.test.input_shape:
             raise DataError(
                 f"training examples have shape {self.train.input_shape} and test examples "
@@ -306,7 +311,8 @@ def _kind(array: Array) -> str:
 def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> None:
     if not isinstance(array, np.ndarray | Rows) or array.dtype not in kinds:
         found = array.dtype if isinstance(array, np.ndarray | Rows) else type(array).__name__
-        raise DataError(f"{name} must be an array of {' or '.join(kind.__name__ for kind in kinds)}, not {found}")
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise DataError(f"{name} must be a NumPy array of {wanted}, not {found}; convert it")
 
 
 def _check_finite(name: str, array: Array) -> None:

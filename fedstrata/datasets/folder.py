@@ -241,7 +241,10 @@ def _numbers(part: Part, name: str) -> Array:
             )
         array = np.array([float(text) for text in texts])
     if array.dtype.kind not in "iufb":
-        raise DataError(f"{part.path}: column {name} must contain numbers, not {array.dtype}; convert it")
+        raise DataError(
+            f"{part.path}: column {name} must contain numbers, not {array.dtype}; convert it, or name labels in "
+            "data.classes"
+        )
     if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():
         place = _place(part, int(np.flatnonzero(~np.isfinite(array))[0]))
         raise DataError(f"{part.path}, {place}, column {name}: NaN or Inf; remove the row, or fill the cell")

@@ -1,6 +1,7 @@
 """Load the data set that the section `data` of an experiment names, or only its shape."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 
 from fedstrata.datasets import cifar, digits, emnist, fashion_mnist, fcube, folder, svhn, synthetic
@@ -82,21 +83,22 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     if dataset.info != declared:
         raise DataError(
             f"data set {settings.name} has examples of {_said(dataset.info)}, but the section data declares "
-            f"{_said(declared)}{_advice(dataset, declared)}"
+            f"{_said(declared)}; correct {_advice(dataset, declared)}"
         )
     return in_orientations(dataset, settings.orientations) if settings.orientations else dataset
 
 
 def _advice(dataset: Dataset, declared: DatasetInfo) -> str:
-    """If the inputs do not have the declared shape, return advice: which key to correct, and from which columns the
-    inputs were made. Otherwise return an empty text.
+    """Return which keys to correct. If the inputs do not have the declared shape, also return from which columns they
+    were made.
     """
-    if dataset.info.input_shape == declared.input_shape:
-        return ""
-    names, more = dataset.input_names, " …" if len(dataset.input_names) > MOST_SAID else ""
-    said = f" (the input columns are {', '.join(names[:MOST_SAID])}{more})" if names else ""
-    roles = ", or choose columns in data.inputs" if said else ""
-    return f"; correct data.input_shape{roles}{said}"
+    found = asdict(dataset.info)
+    keys = " and ".join(f"data.{key}" for key, value in asdict(declared).items() if found[key] != value)
+    names = dataset.input_names
+    if not names or dataset.info.input_shape == declared.input_shape:
+        return keys
+    said = ", ".join(names[:MOST_SAID]) + (" …" if len(names) > MOST_SAID else "")
+    return f"{keys}, or choose columns in data.inputs (the input columns are {said})"
 
 
 def _said(info: DatasetInfo) -> str:
@@ -107,8 +109,11 @@ def _said(info: DatasetInfo) -> str:
 
 def _load_own(settings: DataSettings) -> Dataset:
     function = load_plugin(settings.name, "data set")
-    with or_failed(f"data set {settings.name} failed with", function):
-        dataset = function(settings)
+    try:
+        with or_failed(f"data set {settings.name} failed with", function):
+            dataset = function(settings)
+    except DataError as error:
+        raise DataError(f"data set {settings.name}: {error}") from None
     if not isinstance(dataset, Dataset):
         raise PluginError(
             f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}; return "

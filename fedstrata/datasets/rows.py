@@ -27,6 +27,8 @@ class Rows:
     """
 
     def __init__(self, source: Any, indexes: Indices | None = None) -> None:
+        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+            raise DataError(f"a {type(source).__name__} has no numbered items; give a map-style data set of PyTorch")
         self._source = source
         self._indexes = np.arange(len(source)) if indexes is None else indexes
         first = self._read(0, [MEASURED]) if len(source) else np.empty(0, np.float32)
@@ -76,10 +78,12 @@ class Rows:
         return np.asarray(self._item(index, address)[0])
 
     def _item(self, index: int, address: Sequence[int]) -> tuple[Any, Any]:
-        said = f"data set {type(self._source).__name__}: reading item {index} failed with"
-        with or_failed(said, self._source), _drawing(address):
-            given, target = self._source[index]
-        return given, target
+        name = type(self._source).__name__
+        with or_failed(f"data set {name}: reading item {index} failed with", self._source), _drawing(address):
+            item = self._source[index]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise DataError(f"item {index} of {name} is a {type(item).__name__}; return a pair of input and target")
+        return item[0], item[1]
 
 
 @contextmanager

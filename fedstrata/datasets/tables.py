@@ -49,6 +49,8 @@ def read_table(path: Path) -> Table:
         table = READERS.get(path.suffix, _folder)(path)
     except FileNotFoundError:
         raise DataError(f"there is no {path}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"cannot use {path}: its text is not in UTF-8; save it as UTF-8") from None
     except (DataError, csv.Error, *DAMAGE) as error:
         raise DataError(f"cannot use {path}: {' '.join(str(error).split())}") from None
     lengths = {name: len(array) if array.ndim else 0 for name, array in table.items()}
@@ -76,7 +78,9 @@ def _csv(path: Path) -> Table:
         names = [name.strip() for name in next(reader, [])]
         if len(names) == 1 and {";", "\t"} & set(names[0]):
             raise DataError("its columns are not separated by commas; save it with commas")
-        if len(set(names)) != len(names) or not all(names):
+        if not all(names):
+            raise DataError(f"column {names.index('') + 1} has no name; add one, or save pandas data with index=False")
+        if len(set(names)) != len(names):
             raise DataError(f"its first line must have a different name for each column, not {names}")
         rows = []
         for row in reader:

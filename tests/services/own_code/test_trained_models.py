@@ -14,7 +14,6 @@ from torch import nn
 
 import fedstrata
 from emulator.commands import main as cli
-from emulator.results import model_files
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import DataSettings
@@ -77,7 +76,7 @@ def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run(tmp_path_factory.mktemp("cnn"), "model={name: cnn}")
+    return run(tmp_path_factory.mktemp("cnn"), "model={name: cnn}", "data.download=true")
 
 
 @pytest.fixture(scope="module")
@@ -161,15 +160,16 @@ def test_onnx_gives_the_outputs_of_torch_for_any_number_of_inputs(
     np.testing.assert_allclose(found, fedstrata.load(folder).predict("lps-1", images[:7]), rtol=0, atol=1e-5)
 
 
-def test_onnx_is_compared_on_draws_if_the_data_are_elsewhere(
+def test_onnx_is_compared_on_draws_if_the_data_are_elsewhere_and_nothing_is_downloaded(
     cnn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx")
 
-    def absent(*_: object) -> None:
+    def absent(data: DataSettings, seed: int) -> None:
+        assert not data.download
         raise DataError("the data set is not here")
 
-    monkeypatch.setattr(model_files, "load_dataset", absent)
+    monkeypatch.setattr("emulator.shipped.data.load_dataset", absent)
     assert exported(cnn, "--to", "onnx", "--device", "device-000", "--out", str(tmp_path / "found.onnx")) == 0
     assert capsys.readouterr().out.endswith("on 3 drawn float32 inputs, because the data set is not here\n")
 

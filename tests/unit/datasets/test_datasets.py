@@ -50,14 +50,14 @@ def test_pixels_are_scaled_to_one_when_taken() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32 or int64 or uint8, not float64"),
-        (np.ones((2, 3), np.float32), np.array([0.0, 1.0]), "labels must be an array of int64, not float64"),
+        (np.ones((2, 3)), np.array([0, 1]), "inputs must be a NumPy array of float32 or int64 or uint8, not float64;"),
+        (np.ones((2, 3), np.float32), np.array([0.0, 1.0]), "labels must be a NumPy array of int64, not float64; co"),
         (
             np.ones((2, 3), np.float32),
             np.array([0]),
             r"labels must have one row for each of the 2 inputs; the shape is \(1,\)",
         ),
-        (np.ones(2, np.float32), np.array([0, 1]), r"inputs must have shape \(n, ...\), not \(2,\)"),
+        (np.ones(2, np.float32), np.array([0, 1]), r"inputs must have shape \(n, ...\), not \(2,\); resh"),
         (np.array([[1, np.nan]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1, -np.inf]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1]], np.float32), np.array([-1]), "labels must have values of 0 or more, not -1"),
@@ -473,8 +473,11 @@ def test_a_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None:
         (
             "return made(3)",
             DataError,
-            r"shape \(3,\) in 2 classes, but the section data declares shape \(2,\) in 2 classes",
+            r"shape \(3,\) in 2 classes, but the section data declares shape \(2,\) in 2 classes; correct data.input_",
         ),
+        ("return made(2, 4)", DataError, r"shape \(2,\) in 4 classes, but .* in 2 classes; correct data.num_classes$"),
+        ("return made(2, None)", DataError, "own_data:load: num_classes must be the number of labels, not None; leave"),
+        ("raise SystemExit(3)", PluginError, "own_data:load failed with SystemExit: 3 "),
     ],
 )
 def test_an_own_data_set_that_fails_or_is_another_than_declared_is_refused(
@@ -495,9 +498,9 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Data
         "import numpy as np\n"
         "from fedstrata.datasets import Dataset, Examples\n"
         "from fedstrata.errors import DataError\n"
-        "def made(width):\n"
+        "def made(width, num_classes=2):\n"
         "    part = Examples(inputs=np.ones((2, width), np.float32), labels=np.array([0, 1]))\n"
-        "    return Dataset(train=part, test=part, num_classes=2)\n"
+        "    return Dataset(train=part, test=part, num_classes=num_classes)\n"
         f"def load(settings):\n    {body}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

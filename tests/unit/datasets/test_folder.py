@@ -90,7 +90,7 @@ def test_a_device_has_the_whole_name_of_its_folder(tmp_path: Path) -> None:
 def test_numbers_as_text_are_refused_outside_csv(tmp_path: Path, array: str) -> None:
     arrays = {"heat": np.ones((2, 2)), "fault": np.array([0, 1])}
     np.savez(tmp_path / "train.npz", **arrays | {array: arrays[array].astype(int).astype(str)})
-    with pytest.raises(DataError, match=f"column {array} must contain numbers, not <U"):
+    with pytest.raises(DataError, match=f"column {array} must contain numbers, not <U.*; convert it, or name labels"):
         loaded(tmp_path, inputs=("heat",), columns=())
 
 
@@ -199,6 +199,7 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
          "column region has both 1 and 1.0 in .*; write the number alike everywhere, and fill empty cells"),
         ({"train.csv": HEADER.replace(",", ";")}, "its columns are not separated by commas; save it with commas"),
         ({"train.csv": "heat,heat\n1,2\n"}, r"must have a different name for each column, not \['heat', 'heat'\]"),
+        ({"train.csv": ",heat\n0,2\n"}, "column 1 has no name; add one, or save pandas data with index=False"),
         ({"train.csv": "", "train.npz": ""}, "there are .*train.npz and .*train.csv; keep one"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER}\n"}, "b.csv: it has no rows"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER},wind\n1,2,n,1,9\n"},
@@ -222,6 +223,12 @@ def test_a_mistake_is_said_in_one_line(tmp_path: Path, files: dict[str, str], me
     with pytest.raises(DataError, match=message) as refused:
         loaded(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+def test_a_csv_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text(f"{HEADER}\n1,2,süd,1\n", encoding="latin-1")
+    with pytest.raises(DataError, match=r"cannot use .*train.csv: its text is not in UTF-8; save it as UTF-8"):
+        loaded(tmp_path)
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

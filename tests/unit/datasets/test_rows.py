@@ -37,6 +37,14 @@ class Noisy(MapStyle[Item]):
         return index + self.noise * noise, index % 2
 
 
+class Broken(Noisy):
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def __getitem__(self, index: int) -> Item:
+        raise OSError("no image")
+
+
 def job(examples: Examples, **changes: object) -> TrainingJob:
     data = Dataset(train=examples, test=examples, num_classes=2)
     model = build_model(ModelSettings(name="mlp", hidden=(3,)), data.info)
@@ -94,5 +102,10 @@ def test_items_of_several_shapes_and_items_that_fail_are_said_in_a_line() -> Non
         DataError, match=r"items of the data set have different shapes or types, \(2,\) and others; pad them"
     ):
         Examples.of_items(ragged).take(np.array([0, 1]))
-    with pytest.raises(PluginError, match="data set list: reading item 0 failed with ValueError: not enough values"):
-        Examples.of_items([(np.ones(2, np.float32),)])
+    with pytest.raises(PluginError, match="data set Broken: reading item 0 failed with OSError: no image"):
+        Examples.of_items(Broken())
+    for item in ((np.ones(2, np.float32),), {"x": np.ones(2, np.float32), "y": 0}):
+        with pytest.raises(DataError, match=f"item 0 of list is a {type(item).__name__}; return a pair of input and"):
+            Examples.of_items([item])
+    with pytest.raises(DataError, match="a generator has no numbered items; give a map-style data set of PyTorch"):
+        Examples.of_items(item for item in ragged)

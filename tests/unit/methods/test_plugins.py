@@ -50,6 +50,7 @@ def test_a_function_of_an_installed_package_is_found() -> None:
     ("reference", "source", "message"),
     [
         ("absent_module:f", "", "there is no module absent_module in "),
+        ("own_code.py:f", "", "among the installed packages; leave out .py"),
         ("own_code:missing", "", "module own_code ("),
         ("own_code:missing", "", "own_code.py): it does not exist"),
         ("own_code:number", "number = 3", "it is a int, not a function"),

@@ -11,10 +11,11 @@ that was written first.
 
 import hashlib
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tarfile import TarError
@@ -29,7 +30,7 @@ from emulator.sweeps.store import RunClaim
 from fedstrata.errors import AddressError, FedstrataError, OutputError, PayloadError
 
 LEASE_S, RENEW_S = 60.0, 15.0
-LOOK_S = 5.0  # between two listings of the bucket
+LOOK_S = 5.0  # least time between two listings of the bucket
 AGAIN_S = 2.0  # before a failed call is repeated
 AWAY_S = 600.0  # how long a bucket may stay silent before a call fails
 
@@ -131,17 +132,64 @@ class _BucketClaim:
                 self._tag, pause = tag, RENEW_S
 
 
+class _Listing:
+    """List the objects in the bucket at most once every five seconds, and remember the list."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._tags: dict[str, str] = {}  # by object's name: its tag
+        self._since: dict[str, float] = {}  # by object's name: since when this process has always seen this tag
+        self._leases: dict[str, tuple[_Lease, str]] = {}  # by claim's name: its content at a tag, and this tag
+        self._listed_at = -math.inf
+        self._is_outdated = True
+        self._listing = Lock()  # runs end in different threads
+
+    def forget(self) -> None:
+        """List the bucket again at the next call that needs a list."""
+        self._is_outdated = True
+
+    def tag(self, name: str) -> str | None:
+        """Return the tag of an object. If the bucket has no such object, return None."""
+        with self._listing:
+            if self._is_outdated or time.monotonic() - self._listed_at > LOOK_S:
+                self._list()
+            return self._tags.get(name)
+
+    def _list(self) -> None:
+        tags, before, since = self._bucket.objects(), self._tags, self._since
+        now = time.monotonic()
+        if now - self._listed_at > LEASE_S / 2:  # owners could not reach the bucket either
+            before = {}
+        self._since = {name: since[name] if before.get(name) == tag else now for name, tag in tags.items()}
+        self._tags, self._listed_at, self._is_outdated = tags, now, False
+
+    def lease(self, name: str) -> tuple[_Lease, str] | None:
+        """Return the content of a claim, and its tag. If the bucket has no such claim, return None. The content is
+        fetched only if the tag is new.
+        """
+        tag = self.tag(name)
+        if tag is None:
+            return None
+        known = self._leases.get(name)
+        if known is None or known[1] != tag:
+            content, newest = self._bucket.content(name)
+            if newest != tag:  # the claim was written after the listing
+                self._tags[name], self._since[name] = newest, time.monotonic()
+            known = self._leases[name] = _Lease.read(content), newest
+        return known
+
+    def is_expired(self, name: str) -> bool:
+        """Return whether a claim has not changed for longer than a lease."""
+        return self._listed_at - self._since.get(name, self._listed_at) > LEASE_S
+
+
 class SharedBucket:
     """Share the runs of a sweep through a bucket."""
 
     def __init__(self, bucket: Bucket, folder: Path) -> None:
         self._bucket, self.folder = bucket, folder
-        self._tags: dict[str, str] = {}  # by object's name: its tag at the last look
-        self._since: dict[str, float] = {}  # by name: since when this process has always seen this tag
-        self._looked = self._answered = -AWAY_S
-        self._silent_since: float | None = None  # None: the last look succeeded
-        self._looking = Lock()  # runs end in different threads
-        self._leases_read: dict[str, tuple[_Lease, str]] = {}  # by name: the content and the tag of a claim
+        self._listing = _Listing(bucket)
+        self._silent_since: float | None = None  # None: the bucket has answered the last claim
 
     @contextmanager
     def joined(self, sweep: Sweep) -> Iterator[None]:
@@ -159,38 +207,66 @@ class SharedBucket:
         """Claim a run, and return the claim. If another process has the run, or if the bucket does not answer now,
         return None. Raises FedstrataError if the bucket has not answered for ten minutes.
         """
-        local = Claim.of(self.folder / run.path)
+        local, claim = Claim.of(self.folder / run.path), None
         if local is None:
             return None
-        with ExitStack() as stack:
-            stack.callback(local.release)
-            try:
-                claim = local if self.is_finished(run) else self._take_lease(run, local)
-                if claim is not None:
-                    stack.callback(claim.release)
-                    if self.is_finished(run) and completed_record(self.folder / run.path) is None:
-                        self.fetch(run)
-                    stack.pop_all()
-            except AddressError:
-                self._silent_since = self._silent_since or time.monotonic()
-                if time.monotonic() - self._silent_since > AWAY_S:
-                    raise
+        try:
+            claim = self._claim_in_bucket(run, local)
+            self._silent_since = None
+        except AddressError:
+            self._silent_since = self._silent_since or time.monotonic()
+            if time.monotonic() - self._silent_since > AWAY_S:
+                raise
+        finally:
+            if claim is None:
+                local.release()
+        return claim
+
+    def _claim_in_bucket(self, run: SweepRun, local: Claim) -> RunClaim | None:
+        """Return the claim of a run that is claimed on this machine. If another process has the lease, return None. The
+        record of a finished run needs no lease. It is copied to the folder.
+        """
+        claim = local if self.is_finished(run) else self._take_lease(run, local)
+        try:
+            if claim is not None and self.is_finished(run) and completed_record(self.folder / run.path) is None:
+                self.fetch(run)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
+        return claim
+
+    def _take_lease(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
+        """Take the lease of a run, and return the claim. If another process has the lease, return None.
+
+        Another process may have finished the run just before the claim was written. So after writing the claim, this
+        method forgets the listing. The caller then sees from a new listing whether the run is finished.
+        """
+        name, failures, tag = _name(run, "claim"), tuple[Failure, ...](), None
+        if (found := self._listing.lease(name)) is not None:
+            last, tag = found
+            if last.is_held and not self._listing.is_expired(name):
                 return None
-            return claim
+            failures = last.failures
+        lease = _Lease(is_held=True, failures=failures, owner=secrets.token_hex(16))
+        tag = lease.write(self._bucket, name, tag)
+        self.look_anew()
+        if tag is None:
+            return None
+        return _BucketClaim(self._bucket, name, tag=tag, lease=lease, local=local, finish=lambda: self._put(run))
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
         """Return the failures of a run that are in its claim in the bucket, the earliest first."""
-        name = _name(run, "claim")
-        tag = self._look().get(name)
-        return () if tag is None else self._read_lease(name, tag)[0].failures
+        found = self._listing.lease(_name(run, "claim"))
+        return () if found is None else found[0].failures
 
     def look_anew(self) -> None:
         """Forget the last listing of the bucket. The next call that needs a listing lists the bucket again."""
-        self._looked = -AWAY_S
+        self._listing.forget()
 
     def is_finished(self, run: SweepRun) -> bool:
         """Return whether the bucket has the record of a run."""
-        return _name(run, "tar") in self._look()
+        return self._listing.tag(_name(run, "tar")) is not None
 
     def fetch(self, run: SweepRun) -> None:
         """Write the record of a finished run to the folder.
@@ -213,52 +289,6 @@ class SharedBucket:
             f"object {name} in {self._bucket} is not a complete record of its run: {why}; delete this object"
         )
 
-    def _take_lease(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
-        """Take the lease of a run, and return the claim. If another process has the lease, return None.
-
-        Another process may have finished the run just before the claim was written. So after writing the claim, this
-        method forgets the last listing. The caller then sees from a new listing whether the run is finished.
-        """
-        name, failures = _name(run, "claim"), tuple[Failure, ...]()
-        tag = self._tags.get(name)
-        if tag is not None:
-            found, tag = self._read_lease(name, tag)
-            if found.is_held and self._answered - self._since.get(name, self._answered) <= LEASE_S:
-                return None
-            failures = found.failures
-        lease = _Lease(is_held=True, failures=failures, owner=secrets.token_hex(16))
-        tag = lease.write(self._bucket, name, tag)
-        self.look_anew()
-        if tag is None:
-            return None
-        return _BucketClaim(self._bucket, name, tag=tag, lease=lease, local=local, finish=lambda: self._put(run))
-
-    def _look(self) -> dict[str, str]:
-        """Return the tag of each object in the bucket, by the object's name. The bucket is listed at most once every
-        five seconds.
-        """
-        with self._looking:
-            if time.monotonic() - self._looked > LOOK_S:
-                tags, before, since = self._bucket.objects(), self._tags, self._since
-                now = time.monotonic()
-                if now - self._answered > LEASE_S / 2:  # owners could not reach the bucket either
-                    before = {}
-                self._since = {name: since[name] if before.get(name) == tag else now for name, tag in tags.items()}
-                self._tags, self._looked, self._answered, self._silent_since = tags, now, now, None
-            return self._tags
-
-    def _read_lease(self, name: str, tag: str) -> tuple[_Lease, str]:
-        """Return the content of a claim, and its tag. `tag` is from the last listing. The content is fetched only if
-        this tag is new.
-        """
-        known = self._leases_read.get(name)
-        if known is None or known[1] != tag:
-            content, there = self._bucket.content(name)
-            if there != tag:  # it was written since the last look
-                self._tags[name], self._since[name] = there, time.monotonic()
-            known = self._leases_read[name] = _Lease.read(content), there
-        return known
-
     def _put(self, run: SweepRun) -> None:
         """Copy the record of a run from the folder to the bucket. If the bucket already has a record of the run, copy
         this record to the folder instead.
@@ -268,7 +298,7 @@ class SharedBucket:
             write_archive(self.folder / run.path, file)
             file.seek(0)
             digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-            if self._look().get(name) == f'"{digest}"':
+            if self._listing.tag(name) == f'"{digest}"':
                 return
             file.seek(0)
             if self._bucket.put(name, file) is None:

@@ -142,6 +142,16 @@ def test_silence_is_counted_from_the_first_failure(store: Memory, tmp_path: Path
         there.claim(RUN)
 
 
+def test_a_store_that_only_refuses_writes_is_silent_too(store: Memory, tmp_path: Path, clock: list[float]) -> None:
+    """As a full store does."""
+    there = machine(store, tmp_path)
+    store.faults = [refuse, refuse]
+    assert there.claim(RUN) is None
+    clock[0] += bucket_module.AWAY_S + 1
+    with pytest.raises(AddressError):
+        there.claim(RUN)
+
+
 def test_a_claim_ages_only_while_it_is_seen(store: Memory, tmp_path: Path, clock: list[float]) -> None:
     """The store is away for two minutes, for the owner of a claim, too."""
     owner, other = machine(store, tmp_path / "owner"), machine(store, tmp_path / "other")

@@ -52,20 +52,21 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
     """Yield each global round with the mean of the main metric over LPSs. Each LPS is weighted by its number of devices
-    according to the run's summary. Newcomers that have not joined yet are not counted. An LPS that took no part in a
-    round counts with its newest model.
+    in this round. Newcomers that have not joined yet are not counted. An LPS that took no part in a round counts with
+    its newest model.
     """
     newest: dict[str, float] = {}
+    homes = {device: lps for lps, devices in run.summary.by_lps.items() for device in devices}
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
         last = {row.lps_id: row.metrics[run.headline.name] for row in rows}
         newest |= {lps: value for lps, value in last.items() if value is not None}
         if None not in last.values():
             away = newcomers if number < joined_from else set()
-            weighted = [
-                newest[lps] for lps, devices in run.summary.by_lps.items() if lps in newest for _ in {*devices} - away
-            ]
-            if weighted:  # empty if all these LPSs have lost their devices to others
+            moves = (move for move in reversed(run.summary.moves) if move.global_round > number)
+            then = homes | {move.device: move.came_from for move in moves}  # the first later move decides
+            weighted = [newest[lps] for device, lps in then.items() if lps in newest and device not in away]
+            if weighted:  # empty if none of these LPSs has devices
                 yield number, fmean(weighted)
 
 

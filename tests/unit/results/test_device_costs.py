@@ -66,6 +66,19 @@ def test_a_round_of_an_lps_that_all_devices_left_later_is_passed_over(tmp_path: 
     assert dict(metric_by_round(found)) == {2: 0.76, 3: 0.9, 4: 0.8}
 
 
+def test_an_lps_counts_by_the_devices_that_it_had_then(tmp_path: Path) -> None:
+    moves = [
+        {"device": IDS[0], "from": "lps-1", "to": "lps-0", "global_round": 3},
+        {"device": IDS[1], "from": "lps-1", "to": "lps-0", "global_round": 3},
+        {"device": IDS[0], "from": "lps-0", "to": "lps-1", "global_round": 4},
+    ]
+    homes = {"lps-0": IDS[1:3], "lps-1": [IDS[0], *IDS[3:]]}
+    then = run(tmp_path, clusters={"cluster-0": IDS}, accuracy={"mean": 0.8}, homes=homes, moves=moves)
+    found = dict(metric_by_round(then))
+    assert found[1] == pytest.approx((0.2 + 4 * 0.4) / 5)
+    assert found[3] == pytest.approx((3 * 0.5 + 2 * 0.9) / 5)
+
+
 def test_an_lps_without_a_row_in_a_round_counts_with_its_newest_model(tmp_path: Path) -> None:
     found = run(tmp_path, [row for row in rounds() if row[1:3] != (4, "lps-0")])
     assert dict(metric_by_round(found))[4] == pytest.approx((3 * 0.5 + 2 * 0.8) / 5)

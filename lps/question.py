@@ -53,8 +53,8 @@ class RoundQuestion:
             await newest_plan.until_planned(global_round)
             await clock.plan_came(global_round)
         elif deadline.can_be_missed:
-            deadline.found(self._late.read(global_round))
-        clock.goes_on(global_round, newest_plan.planned_ns)
+            asking.restore(self._late.read(global_round))
+        clock.go_on(global_round, newest_plan.planned_ns)
 
 
 async def _bundle(

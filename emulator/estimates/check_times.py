@@ -143,7 +143,7 @@ def _alone(
         name, each = ids[index], sent[index]
         timed = timeline.round(0, at_ns)
         part = timed.update_alone(name, each) if moment is None else timed.answer_alone(name, each)
-        found.append((part.back_ns - at_ns, name))
+        found.append((part.ended_ns - at_ns, name))
     return sorted(found)
 
 

@@ -65,7 +65,7 @@ class LpsClock:
     async def plan_came(self, global_round: int) -> None:
         """Wait until the message about a new plan has crossed the link from the GPS to this LPS."""
 
-    def goes_on(self, global_round: int, planned_ns: int) -> None:
+    def go_on(self, global_round: int, planned_ns: int) -> None:
         """Let the devices that have answered continue. `planned_ns` is the time at which the GPS made the plan of the
         global round.
         """
@@ -119,14 +119,14 @@ class VirtualLpsClock(LpsClock):
     def answered_ns(self, asked: Callable[[], Sent]) -> int:
         return self._round.answered_ns(asked()) if self._deadline.ends_ns is None else self._deadline.ends_ns
 
-    def goes_on(self, global_round: int, planned_ns: int) -> None:
+    def go_on(self, global_round: int, planned_ns: int) -> None:
         goes_on_ns = self._uplink.told_ns(self._home_id, global_round, planned_ns)
         self._round.go_on(goes_on_ns)
-        self._deadline.goes_on(goes_on_ns)
+        self._deadline.go_on(goes_on_ns)
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
         row, deadline = report.lps_rounds[-1], self._deadline
-        counted, dropped = deadline.settle(exchanged)
+        counted, dropped = deadline.transfers(exchanged)
         row.times.CopyFrom(self._round.times(counted, ends_ns=deadline.ends_ns, dropped=dropped))
         row.times.late.extend(deadline.late_flows)
         report.now_ns = row.times.ends_ns

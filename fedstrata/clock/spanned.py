@@ -157,8 +157,8 @@ class _Lps(_Around):
         self._add(number, place, parent, began_ns, time.time_ns(), lps=self._home_id)
         return place
 
-    def goes_on(self, global_round: int, planned_ns: int) -> None:
-        self._inner.goes_on(global_round, planned_ns)
+    def go_on(self, global_round: int, planned_ns: int) -> None:
+        self._inner.go_on(global_round, planned_ns)
         number = global_round * self._rounds
         self._own(number, "ask", self.rounds.opened_ns, f"LPS round:{number}:{self._home_id}")
 

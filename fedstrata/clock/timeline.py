@@ -37,27 +37,27 @@ class Part:
     compute_ns: int
     answer_compute_ns: int = 0  # the part of `compute_ns` for the answer to the round's question
     sends_bytes: int  # size of the child's next upload: the update, or after `answering` the answer
-    had_ns: int = 0  # time at which the child has the model
+    received_ns: int = 0  # time at which the child has the model
     ready_ns: int = 0  # time at which the child begins to send
     down_ns: int = 0  # duration of receiving
     up_ns: int = 0  # duration of sending
-    back_ns: int = 0  # time at which the child's upload has arrived or was given up
+    ended_ns: int = 0  # time at which the child's upload has arrived or was given up
     unsent_bytes: int = 0
 
-    def arrived(self, at_ns: int) -> "Part":
+    def received(self, at_ns: int) -> "Part":
         """Return this part with the time at which the child has received the model. The child computes from then on."""
-        return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
+        return replace(self, received_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
         """Return this part with only the computing and the upload for the child's answer."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
-            ready_ns=self.had_ns + self.answer_compute_ns,
+            ready_ns=self.received_ns + self.answer_compute_ns,
             sends_bytes=self.exchanged.work.answer_bytes,
         )
 
-    def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
+    def updating(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
         """Return this part with the times after the child's answer, including `ready_ns`, when the child begins to send
         its update. The child learns of the plan one latency after its parent learns of the plan. It then computes the
         rest of its work.
@@ -66,15 +66,15 @@ class Part:
             self,
             ready_ns=goes_on_ns + latency_ns + self.compute_ns - self.answer_compute_ns,
             down_ns=self.down_ns + latency_ns,
-            up_ns=answered_ns - self.had_ns - self.answer_compute_ns,
+            up_ns=answered_ns - self.received_ns - self.answer_compute_ns,
         )
 
-    def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
+    def ended(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
         """Return this part with the end of its upload: the upload has arrived or was given up at `at_ns`.
         `unsent_bytes` is the number of bytes that had not left the shared link by then.
         """
         up_ns = self.up_ns + at_ns - self.ready_ns
-        return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
+        return replace(self, ended_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
     @property
     def upload(self) -> Flow:
@@ -110,7 +110,11 @@ class Part:
 
 
 class Round:
-    """Calculate a round of a parent and its children in virtual time. The parent is an LPS or the GPS."""
+    """Calculate a round of a parent and its children in virtual time. The parent is an LPS or the GPS.
+
+    A round with a deadline begins with `send_models`. In a round with a question, methods about answers come next, then
+    `go_on`, then methods about updates. The last method is `times`.
+    """
 
     def __init__(
         self,
@@ -128,7 +132,7 @@ class Round:
         self.number, self.begins_ns = number, begins_ns
         self._links, self._computing_ns = links, computing_ns
         self._free = free or {}
-        self._there: Mapping[str, int] | None = None
+        self._received_ns: Mapping[str, int] | None = None
         self._goes_on_ns: int | None = None
 
     def send_models(self, sent: Sent) -> Mapping[str, int]:
@@ -137,8 +141,8 @@ class Round:
         Call this for a round that children may leave before its end. Otherwise a child that leaves would change
         the times of the children that share a link with it.
         """
-        self._there = {part.name: part.had_ns for part in self._parts(sent)}
-        return self._there
+        self._received_ns = {part.name: part.received_ns for part in self._parts(sent)}
+        return self._received_ns
 
     def go_on(self, goes_on_ns: int) -> None:
         """Let the children that have answered continue. `goes_on_ns` is the time at which their parent learned of the
@@ -156,28 +160,27 @@ class Round:
         check_clock_at(answered_ns)
         return answered_ns
 
+    def answer_alone(self, name: str, answered: Exchanged) -> Part:
+        """Return one child's part of the round up to its answer to a question, as if no other child used the links.
+        Raises PayloadError if the part takes more than 73 years, the limit of the virtual clock.
+        """
+        (part,) = self._parts({name: answered})
+        (at_ns,) = self._arrivals([part.answering()], is_answer=True)
+        part.answering().check_ends(at_ns)
+        return part.answering().ended(at_ns)
+
     def update_alone(self, name: str, updated: Exchanged) -> Part:
         """Return one child's part of the round, including its update, as if no other child used the links. Raises
         PayloadError if the part takes more than 73 years.
         """
-        (part,) = self._ready(self._parts({name: updated}))
-        back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
-        part.check_ends(back_ns)
-        return part.over(back_ns)
-
-    def answer_alone(self, name: str, answered: Exchanged) -> Part:
-        """Return the times of one child in the round, up to its answer to a question, as if no other child used the
-        links. Raises PayloadError if they exceed 73 years, the clock's largest time.
-        """
-        (part,) = self._parts({name: answered})
-        (at_ns,) = self._answered([part])
-        part = part.answering()
+        (part,) = self._updating(self._parts({name: updated}))
+        at_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
         part.check_ends(at_ns)
-        return part.over(at_ns)
+        return part.ended(at_ns)
 
     def check_ends(self, name: str, updated: Exchanged) -> None:
         """Raise PayloadError if the virtual clock reaches 73 years before a child begins to send its update."""
-        (part,) = self._ready(self._parts({name: updated}))
+        (part,) = self._updating(self._parts({name: updated}))
         part.check_ends(part.ready_ns)
 
     def late_answers(self, answered: Sent, ends_ns: int) -> list[Part]:
@@ -192,7 +195,7 @@ class Round:
 
         `dropped` has the children with late answers. Their answers also used the shared link.
         """
-        parts = self._ready(self._parts(updated), self._parts(dropped))
+        parts = self._updating(self._parts(updated), self._parts(dropped))
         return list(self._late(parts[: len(updated)], ends_ns))
 
     def times(self, exchanged: Sent, *, ends_ns: int | None = None, dropped: Sent | None = None) -> pb.RoundTimes:
@@ -200,15 +203,15 @@ class Round:
 
         `dropped` has the children that left the round after their transfers had slowed the shared link.
         """
-        parts = self._ready(self._parts(exchanged), self._parts(dropped or {}))
-        over = [part.over(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]
-        last_ns = max((part.back_ns for part in over), default=self.begins_ns)
+        parts = self._updating(self._parts(exchanged), self._parts(dropped or {}))
+        ended = [part.ended(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]
+        last_ns = max((part.ended_ns for part in ended), default=self.begins_ns)
         ends_ns = last_ns if ends_ns is None else ends_ns
         # The times that children report for their answers may be too long, even if the round ends early.
         said_ns = sum(part.compute_ns + part.up_ns for part in parts[: len(exchanged)])
-        check_clock_at(max(ends_ns, (ends_ns - self.begins_ns) * len(over), said_ns))
-        slowest = next((part.name for part in over if part.back_ns == last_ns), "")
-        return times_of(self.begins_ns, ends_ns, [part.flow for part in over], slowest)
+        check_clock_at(max(ends_ns, (ends_ns - self.begins_ns) * len(ended), said_ns))
+        slowest = next((part.name for part in ended if part.ended_ns == last_ns), "")
+        return times_of(self.begins_ns, ends_ns, [part.flow for part in ended], slowest)
 
     def _parts(self, exchanged: Sent) -> list[Part]:
         """Return the parts of the children, ordered by name. Each part has the time at which the child has the round's
@@ -230,11 +233,11 @@ class Round:
                 sends_bytes=each.up_bytes,
             )
             parts.append(part)
-        there = self._there
-        had = self._models_there(parts) if there is None else [there[part.name] for part in parts]
-        return [part.arrived(at_ns) for part, at_ns in zip(parts, had, strict=True)]
+        known = self._received_ns
+        received = self._models_received(parts) if known is None else [known[part.name] for part in parts]
+        return [part.received(at_ns) for part, at_ns in zip(parts, received, strict=True)]
 
-    def _models_there(self, parts: Sequence[Part]) -> list[int]:
+    def _models_received(self, parts: Sequence[Part]) -> list[int]:
         """Return the time at which each child has received its model, in the order of `parts`.
 
         A broadcast crosses the shared link once. It begins when the first child can receive the model. A child has its
@@ -263,7 +266,7 @@ class Round:
         """Return the times, in nanoseconds, at which the children's answers arrive at the parent."""
         return self._arrivals([part.answering() for part in parts], is_answer=True)
 
-    def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
+    def _updating(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
         """Return the parts of the children, then the parts of children that dropped out. In each part `ready_ns` is the
         time at which the child begins to send its update.
         """
@@ -271,7 +274,7 @@ class Round:
         if goes_on_ns is None:
             return every
         return [
-            part.going_on(
+            part.updating(
                 answered_ns,
                 goes_on_ns,
                 self._links.latency_ns(self.number, part.index, DOWN, goes_on_ns, is_answer=True),
@@ -291,7 +294,7 @@ class Round:
         carried = carried_by([part.upload for part in parts], self._links.shared.up, ends_ns)
         for part, (end_ns, bits) in zip(parts, carried, strict=True):
             if end_ns is None or end_ns + self._up_latency_ns(part, is_answer=is_answer) > ends_ns:
-                yield part.over(max(ends_ns, part.ready_ns), (part.upload.bits - bits + 7) // 8)
+                yield part.ended(max(ends_ns, part.ready_ns), (part.upload.bits - bits + 7) // 8)
 
     def _up_latency_ns(self, part: Part, *, is_answer: bool = False) -> int:
         return self._links.latency_ns(self.number, part.index, UP, part.ready_ns, is_answer=is_answer)

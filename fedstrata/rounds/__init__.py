@@ -11,7 +11,7 @@ from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
 from fedstrata.rounds.reported import ChildLimits, HeldOut
 from fedstrata.rounds.server import RoundServer
-from fedstrata.rounds.stages import Asking, OnTime, on_time
+from fedstrata.rounds.stages import Asking, on_time
 from fedstrata.rpc.session import ParentStream
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Identity",
     "Intake",
     "Offer",
-    "OnTime",
     "OpenRound",
     "ParentCalls",
     "ParentStream",

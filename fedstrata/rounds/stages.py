@@ -1,8 +1,24 @@
-"""The optional parts (stages) of a round: a question, and a deadline in virtual time."""
+"""The optional parts (stages) of a round: a question, and a deadline in virtual time.
+
+In an LPS round with both, calls follow in this order. `Deadline` only says which children are late, and the stage that
+called it leaves them out of the round.
+
+1. `RoundServer.open` calls `begin` of each stage. `OnTime` calls `Deadline.begin`: some children may still be busy.
+2. `Asking.hear` takes each answer, and calls `Deadline.is_answer_late`.
+3. `Asking.gathered` waits for all answers, and calls `Deadline.late_answers`. The LPS sends the answers to the GPS. If
+   the LPS was restarted after the GPS had made the plan, `Asking.restore` takes the place of steps 2 and 3.
+4. The LPS learns of the plan. `LpsClock.go_on` calls `Deadline.go_on`: the time for updates begins. Then
+   `RoundServer.go_on` calls `go_on` of each stage, and children train.
+5. Each update comes to `judge` of each stage. `OnTime` calls `Deadline.is_update_late`. `Announcing` first takes the
+   announcements of all children, and its method `gather` calls `Deadline.late_updates`.
+6. `RoundServer.gather` returns when the round is complete. `LpsClock.of_round` writes the times of the round and of its
+   late children into the report.
+
+A round without a question has steps 1, 5 and 6.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
@@ -48,7 +64,8 @@ class Asking(Stage):
         for child_id in self._silent():
             around.log.warning("no_answer", child=child_id, round=around.opened.number, question=self.question.name)
             intake.exclude(child_id)
-        for child_id in self.deadline.late_answers({name: self.answers[name] for name in intake.missing}):
+        answers = {child_id: self.answers[child_id] for child_id in intake.missing}
+        for child_id in self.deadline.late_answers(self.exchanged(answers)):
             intake.exclude(child_id)
         intake.check_quorum(around.refused.reasons, still_awaited=True)
         return {child_id: self.answers[child_id] for child_id in intake.missing}
@@ -57,6 +74,13 @@ class Asking(Stage):
         """Return, by child, how many bytes the child and the parent have exchanged, up to the child's answer."""
         opened = self._around.opened
         return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
+
+    def restore(self, late: Iterable[pb.Flow]) -> None:
+        """After a restart of the parent, leave out the children with late answers again. `late` has the transfers of
+        these children, which were recorded before the restart.
+        """
+        for child_id in self.deadline.restore(late):
+            self._around.opened.intake.exclude(child_id)
 
     def _silent(self) -> list[str]:
         return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
@@ -82,7 +106,8 @@ class Asking(Stage):
         """
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a copy, because a part of a message keeps the whole message in memory
-        if self.deadline.is_answer_late(child_id, self.answers.setdefault(child_id, copy)):
+        kept = self.answers.setdefault(child_id, copy)
+        if self.deadline.is_answer_late(child_id, self.exchanged({child_id: kept})[child_id]):
             self._around.opened.intake.exclude(child_id)
 
     def check_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
@@ -117,64 +142,93 @@ class Asking(Stage):
 
 @dataclass
 class OnTime(Stage):
-    """Leave out children that miss a deadline on the virtual clock.
-
-    If lateness depends on the transfers of all children, each child announces its update before it sends the update.
-    """
+    """Leave out children that miss a deadline on the virtual clock. An update alone shows whether it is late."""
 
     deadline: Deadline
 
     def begin(self, around: Around) -> None:
-        self._around = around
-        self.deadline.begin(around.opened)
+        self._around, opened = around, around.opened
+        for child_id in self.deadline.begin({name: opened.sent_to(name) for name in opened.intake.missing}):
+            opened.intake.exclude(child_id)
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        opened, child_id = self._around.opened, header.child_id
+        if opened.awaits(child_id) and self.deadline.is_update_late(child_id, self._updated(header)):
+            opened.intake.exclude(child_id)
+            return Verdict.LATE
+        return Verdict.TAKEN
+
+    def _updated(self, header: pb.UpdateHeader) -> Exchanged:
+        return Exchanged.of_update(header).after(self._around.opened.sent_to(header.child_id))
+
+
+@dataclass
+class Announcing(OnTime):
+    """Leave out children that miss a deadline on the virtual clock, if lateness depends on the updates of all children.
+    So each child announces its update before it sends the update.
+    """
+
+    announced: dict[str, Exchanged] = field(default_factory=dict)
+    is_gathering: bool = True  # whether the round still waits for announcements
 
     def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
-        return is_sent and self.deadline.holds_back(request.child_id)
+        return is_sent and self.is_gathering and request.child_id in self.announced
 
     async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
-        if not is_sent or not self.deadline.wants_word_of(request.child_id):
+        if not is_sent or request.child_id in self.announced:
             return None
         return pb.ModelPart(send_again=pb.SendAgain(round=self._around.opened.number, announce=True))
 
     async def hear(self, message: Message) -> bool:
-        return isinstance(message, pb.UpdateHeader) and self._note(message)
+        return isinstance(message, pb.UpdateHeader) and self._keep(message)
 
-    def _note(self, header: pb.UpdateHeader) -> bool:
-        """Keep the announcement of an update. Return whether the round needs the announcement. Raises PayloadError for
-        an impossible announcement.
+    def _keep(self, header: pb.UpdateHeader) -> bool:
+        """Keep the announcement of an update. If a child announces twice, the first announcement stays. Return whether
+        the announcement belongs to the round. Raises PayloadError for an impossible announcement.
         """
-        opened = self._around.opened
-        if not self.deadline.are_announced or not opened.gathers(header):
+        opened, child_id = self._around.opened, header.child_id
+        if not opened.gathers(header):
             return False
         opened.intake.limits.check_measured(header.evaluations)
-        self.deadline.note(header)
+        if child_id not in self.announced and super().judge(header) is Verdict.TAKEN:
+            self.announced[child_id] = self._updated(header)
         reach("upload", opened.number)
         return True
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        opened = self._around.opened
-        if not opened.awaits(header.child_id):
+        if not self.is_gathering or not self._around.opened.awaits(header.child_id):
             return Verdict.TAKEN
-        if self.deadline.is_late(header):
-            opened.intake.exclude(header.child_id)
-            return Verdict.LATE
-        if not self.deadline.is_gathering:
-            return Verdict.TAKEN
-        if self._note(header):  # the header counts as the announcement
+        if self._keep(header):  # the header counts as the announcement
             self._around.changes.tell()
         return Verdict.NOT_YET
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        if not self.deadline.is_gathering:
-            return None
-        return self.deadline.lacking(self._around.opened.intake.missing), "its update"
+        return (self._silent(), "its update") if self.is_gathering else None
+
+    def _silent(self) -> tuple[str, ...]:
+        missing = self._around.opened.intake.missing
+        return tuple(child_id for child_id in missing if child_id not in self.announced)
 
     async def gather(self) -> None:
-        await self.deadline.decide(self._around.changes, partial(self._around.metrics.update, "late"))
+        """Wait until all children have announced their updates. Then leave out the late children, and let the other
+        children send.
+
+        If too few children are left, the round ends before all have announced. Then no child is late.
+        """
+        around, intake = self._around, self._around.opened.intake
+        await around.changes.wait_until(lambda: intake.is_complete or not self._silent(), None)
+        self.is_gathering = False
+        if not intake.is_complete:
+            for child_id in self.deadline.late_updates({name: self.announced[name] for name in intake.missing}):
+                intake.exclude(child_id)
+                around.metrics.update("late")
+        around.changes.tell()
 
 
 def on_time(deadline: Deadline) -> list[Stage]:
     """Return a list with the stage that applies a round's virtual deadline. If no child can be late, the list is
     empty.
     """
-    return [OnTime(deadline)] if deadline.can_be_missed else []
+    if not deadline.can_be_missed:
+        return []
+    return [Announcing(deadline) if deadline.are_announced else OnTime(deadline)]

@@ -11,7 +11,7 @@ from fedstrata.methods import Question
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds import Intake, OnTime, OpenRound, Refusals, RoundTerms
+from fedstrata.rounds import Intake, OpenRound, Refusals, RoundTerms, on_time
 from fedstrata.rounds.open_round import Around, Verdict
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
@@ -22,9 +22,9 @@ NAMES = ("device-000", "device-001", "device-002")
 Three = tuple[int, int, int]
 
 
-def header_of(name: str, size: int, work: pb.Work | None = None) -> pb.UpdateHeader:
-    """The header of an update that is so large with it."""
-    header = pb.UpdateHeader(child_id=name, work=work or pb.Work())
+def header_of(name: str, size: int, work: pb.Work | None = None, *, number: int = 0) -> pb.UpdateHeader:
+    """The header of an update of a round that is so large with it."""
+    header = pb.UpdateHeader(child_id=name, work=work or pb.Work(), round=number)
     header.payload.payload_bytes = size
     header.payload.payload_bytes -= Exchanged.of_update(header).up_bytes - size
     return header
@@ -48,7 +48,10 @@ class LpsRounds:
         self.opened = OpenRound(
             number=number,
             global_round=0,
-            offers={each: cast(Any, SimpleNamespace(whole_bytes=down, cluster=each)) for each in clusters},
+            offers={
+                each: cast(Any, SimpleNamespace(whole_bytes=down, cluster=each, header=pb.ModelHeader()))
+                for each in clusters
+            },
             clusters=dict(zip(NAMES, clusters, strict=True)),
             intake=Intake(children=[NAMES[index] for index in drawn], wait=self.clock.wait),
         )
@@ -60,15 +63,16 @@ class LpsRounds:
             metrics=ProcessMetrics("lps"),
             log=EventLog("test"),
         )
-        self.on_time = OnTime(self.deadline)
-        self.on_time.begin(around)
+        self.stages = on_time(self.deadline)
+        for stage in self.stages:
+            stage.begin(around)
         if question is not None:
             self.asking = asking(question, self.deadline)
             self.asking.begin(around)
 
     def is_in_time(self, header: pb.UpdateHeader) -> bool:
         """Whether an update is in time; else its sender is left out."""
-        return self.on_time.judge(header) is not Verdict.LATE
+        return all(stage.judge(header) is not Verdict.LATE for stage in self.stages)
 
     def take(self, header: pb.UpdateHeader) -> None:
         """Have an update come; it is taken if it is in time."""

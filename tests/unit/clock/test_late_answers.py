@@ -47,7 +47,7 @@ class AskedRound(LpsRounds):
 
     def train(self, sizes: Sequence[int]) -> list[str]:
         """Have those go on at 5 s who are in it, with updates of so many bytes; gives who was in time."""
-        self.clock.goes_on(0, 5 * S)
+        self.clock.go_on(0, 5 * S)
         for name, size in zip(NAMES, sizes, strict=True):
             if name in self.opened.intake.missing:
                 self.take(header_of(name, size, pb.Work(answer_bytes=ANSWER.ByteSize())))
@@ -99,7 +99,7 @@ def test_an_lps_that_is_back_once_the_plan_is_made_leaves_the_same_devices_out()
     first, again = AskedRound(), AskedRound()
     first.ask()
     late = first.deadline.late_flows
-    again.deadline.found(late)  # it asks nobody
+    again.asking.restore(late)  # it asks nobody
     assert again.opened.intake.missing == ("device-000", "device-002")
     assert again.train([1_000, 1_000, 3_000]) == first.train([1_000, 1_000, 3_000]) == ["device-000"]
     assert again.report == first.report
@@ -119,14 +119,14 @@ def test_who_would_be_late_by_more_than_the_clock_holds_is_refused() -> None:
     answer.trained_examples = 2**30
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.asking.keep("device-000", answer)
-    asked.clock.goes_on(0, 5 * S)
+    asked.clock.go_on(0, 5 * S)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.is_in_time(pb.UpdateHeader(child_id="device-000", work=pb.Work(examples=2**30)))
 
 
 def test_an_update_whose_answer_would_have_taken_longer_than_the_clock_holds_is_refused() -> None:
     asked = AskedRound(0, "compute={per_example: 1h}")
-    asked.clock.goes_on(0, 5 * S)  # what it trained on for its answer changes nothing of when its update is there
+    asked.clock.go_on(0, 5 * S)  # what it trained on for its answer changes nothing of when its update is there
     work = pb.Work(examples=2**30, answer_examples=2**30)
     with pytest.raises(PayloadError, match="takes more than 73 years of the virtual clock"):
         asked.is_in_time(pb.UpdateHeader(child_id="device-000", work=work))

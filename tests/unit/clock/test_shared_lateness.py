@@ -8,7 +8,6 @@ import pytest
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods import Moment, Question
-from fedstrata.process.sleeping import Changes
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
 from tests.support.lps_rounds import LpsRounds, header_of
@@ -31,7 +30,11 @@ class SharedRounds(LpsRounds):
         answer = answer or Answer()
         for_it = answer.trained_examples
         work = pb.Work(examples=examples, answer_bytes=answer.ByteSize(), answer_examples=for_it)
-        return header_of(name, size, work)
+        return header_of(name, size, work, number=self.opened.number)
+
+    async def announce(self, header: pb.UpdateHeader) -> None:
+        for stage in self.stages:
+            await stage.hear(header)
 
     def end(self, sizes: Sizes, examples: Sizes = SAME, answers: Mapping[str, Answer] | None = None) -> list[str]:
         """Have those that are waited for announce, backwards, and close the round; gives who was late."""
@@ -39,9 +42,10 @@ class SharedRounds(LpsRounds):
         for name, size, trained in reversed(list(zip(NAMES, sizes, examples, strict=True))):
             if name in awaited:
                 header = self.header(name, size, trained, (answers or {}).get(name))
-                self.deadline.note(header)
+                asyncio.run(self.announce(header))
                 self.taken[name] = Exchanged.of_update(header).after(opened.sent_to(name))
-        asyncio.run(self.deadline.decide(Changes(), lambda: None))
+        for stage in self.stages:
+            asyncio.run(stage.gather())
         late = sorted(set(awaited) - set(opened.intake.missing))
         self.taken = {name: self.taken[name] for name in awaited if name not in late}
         self.close()
@@ -105,7 +109,7 @@ def test_work_that_is_never_done_is_refused_as_it_is_announced() -> None:
     rounds = SharedRounds("compute.per_example=1h")
     rounds.open(0)
     with pytest.raises(PayloadError, match="training on 700000 examples takes more than 73 years"):
-        rounds.deadline.note(rounds.header(NAMES[0], 1_000, 700_000))
+        asyncio.run(rounds.announce(rounds.header(NAMES[0], 1_000, 700_000)))
     # a link that is too slow for it is none of its sender's faults: what is on its way is broken off
     assert rounds.end((10**15, 1_000, 1_000)) == ["device-000"]
 
@@ -162,7 +166,7 @@ def asked(rounds: SharedRounds) -> list[str]:
         rounds.asking.keep(name, ANSWERS[name])
         assert opened.intake.state_of(name) is not None
     assert opened.intake.missing == NAMES  # nobody is late before all have answered
-    late = sorted(rounds.deadline.late_answers(rounds.asking.answers))
+    late = sorted(rounds.deadline.late_answers(rounds.asking.exchanged(rounds.asking.answers)))
     for name in late:
         opened.intake.exclude(name)
     return late
@@ -179,7 +183,7 @@ def test_late_answers_and_late_updates_each_share_the_link_until_their_deadline(
     answers = {name: ANSWERS[name] for name in NAMES[:2]}
     went = {name: Exchanged.of_answer(answer) for name, answer in answers.items()}
     assert rounds.clock.answered_ns(lambda: went) == S * 6 // 5
-    rounds.clock.goes_on(0, 2 * S)
+    rounds.clock.go_on(0, 2 * S)
     # the first is over at 3 s, when both have sent 12,000 bits; the second alone until 3.2 s: 16,800 of 24,000 bits
     assert rounds.end((1_500, 3_000, 1), answers=ANSWERS) == ["device-001"]
     times = rounds.report.lps_rounds[-1].times
@@ -195,10 +199,10 @@ def test_an_lps_that_is_back_after_the_plan_works_the_same_out() -> None:
     live.open(0, question=QUESTION)
     asked(live)
     back.open(0, question=QUESTION)
-    back.deadline.found(live.deadline.late_flows)
+    back.asking.restore(live.deadline.late_flows)
     assert back.opened.intake.missing == NAMES[:2]
     for rounds in (live, back):
-        rounds.clock.goes_on(0, 2 * S)
+        rounds.clock.go_on(0, 2 * S)
         rounds.end((1_500, 3_000, 1), answers=ANSWERS)
     assert live.report == back.report
     assert live.report.busy_ns == {1: 3 * S + S // 5, 2: S + S // 5}

@@ -46,7 +46,7 @@ def test_a_late_ones_share_of_the_link_is_its_own_until_the_deadline() -> None:
 def test_what_is_on_its_way_is_broken_off_and_its_sender_is_free() -> None:
     missed = late_by(S)["device-002"]
     # half a second of computing, then 2,000 bits in 0.25 s and 6,000 in 0.25 s: 1,000 of 2,000 bytes
-    assert missed.back_ns == S
+    assert missed.ended_ns == S
     assert missed.flow == pb.Flow(
         child=2, up_bytes=2_000, examples=50, compute_ns=S // 2, up_ns=S // 2, unsent_bytes=1_000
     )
@@ -60,16 +60,16 @@ def test_a_part_of_a_byte_that_has_left_is_none() -> None:
 
 def test_who_is_still_computing_is_busy_until_it_has_computed_and_sends_nothing() -> None:
     missed = late_by(S // 4)
-    assert missed["device-002"].back_ns == S // 2
+    assert missed["device-002"].ended_ns == S // 2
     assert missed["device-002"].flow == pb.Flow(
         child=2, up_bytes=2_000, examples=50, compute_ns=S // 2, unsent_bytes=2_000
     )
-    assert missed["device-000"].back_ns == S // 4
+    assert missed["device-000"].ended_ns == S // 4
 
 
 def test_who_is_still_receiving_is_busy_until_it_has_received_and_computed() -> None:
     (missed,) = shared_round(there={"device-002": 2 * S}).late_updates(SENT, S, dropped={})
-    assert (missed.name, missed.back_ns) == ("device-002", 2 * S + S // 2)
+    assert (missed.name, missed.ended_ns) == ("device-002", 2 * S + S // 2)
     assert (missed.flow.down_ns, missed.flow.up_ns) == (2 * S, 0)
 
 
@@ -79,7 +79,7 @@ def test_a_latency_after_the_last_bit_counts_and_the_link_is_free_meanwhile() ->
     missed = late_by(S * 8 // 10, SENT, links)
     assert set(missed) == set(NAMES)
     # all bytes have left by then, and it is free although they are not there yet
-    assert (missed["device-000"].flow.unsent_bytes, missed["device-000"].back_ns) == (0, S * 8 // 10)
+    assert (missed["device-000"].flow.unsent_bytes, missed["device-000"].ended_ns) == (0, S * 8 // 10)
 
 
 def test_a_link_that_slows_down_under_way_makes_late() -> None:
@@ -98,7 +98,7 @@ def test_answers_share_the_link_until_their_deadline() -> None:
         asked[name].work.answer_bytes, asked[name].work.answer_examples = size, asked[name].work.examples
     late = {part.name: part for part in shared_round().late_answers(asked, S)}
     assert set(late) == {"device-002"}
-    assert late["device-002"].back_ns == S
+    assert late["device-002"].ended_ns == S
     flow = late["device-002"].flow
     assert (flow.answer_bytes, flow.up_bytes, flow.unsent_bytes, flow.up_ns) == (2_000, 0, 1_000, S // 2)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.clock.deadline import SharedUplink
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import RoundServer
+from fedstrata.rounds.stages import Announcing
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.tensors import ExactSum
 from fedstrata.v1 import rounds_pb2 as pb
@@ -30,11 +30,12 @@ CHILDREN = {"a": 2, "b": 6, "c": 2}
 HALF = TierDeadline(quorum_ratio=0.5)
 
 
-def announcing_server(folder: Path, *late: str) -> tuple[RoundServer, ExactSum, SharedUplink]:
+def announcing_server(folder: Path, *late: str) -> tuple[RoundServer, ExactSum, Announcing]:
     """A parent with a round open, in which these will be late."""
-    deadline = announced(CHILDREN, *late)
-    server, total = server_of(folder, children=CHILDREN, wait=HALF, deadline=deadline)
-    return server, total, deadline
+    server, total = server_of(folder, children=CHILDREN, wait=HALF, deadline=announced(CHILDREN, *late))
+    (stage,) = server.opened().stages
+    assert isinstance(stage, Announcing)
+    return server, total, stage
 
 
 def told(child_id: str) -> pb.UpdateHeader:

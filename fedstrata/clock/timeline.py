@@ -165,16 +165,17 @@ class Round:
         Raises PayloadError if the part takes more than 73 years, the limit of the virtual clock.
         """
         (part,) = self._parts({name: answered})
-        (at_ns,) = self._arrivals([part.answering()], is_answer=True)
-        part.answering().check_ends(at_ns)
-        return part.answering().ended(at_ns)
+        return self._alone(part.answering(), is_answer=True)
 
     def update_alone(self, name: str, updated: Exchanged) -> Part:
         """Return one child's part of the round, including its update, as if no other child used the links. Raises
         PayloadError if the part takes more than 73 years.
         """
         (part,) = self._updating(self._parts({name: updated}))
-        at_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
+        return self._alone(part)
+
+    def _alone(self, part: Part, *, is_answer: bool = False) -> Part:
+        (at_ns,) = self._arrivals([part], is_answer=is_answer)
         part.check_ends(at_ns)
         return part.ended(at_ns)
 

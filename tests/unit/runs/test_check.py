@@ -153,6 +153,7 @@ def deadline(seconds: float, quorum: float = 1.0) -> str:
         ([deadline(2), SLOW], "in the first round, and 4 are needed: device-003 takes 5.274 s"),
         ([deadline(2), SLOW, "topology={lps: 2}"], "only 1 of 2 devices of lps-1"),
         ([deadline(1.29, 0.1), "method=one_shot"], "only 0 of 4 devices of all LPSs"),
+        ([deadline(2), "links.shared={device-lps: {up_rate: 20kbit/s}}"], "device-003 takes 2.843 s"),  # alone on it
         ([deadline(0.4, 0.5), "method={name: ifca, clusters: 2}"], "device-001 takes 0.7"),  # two models down
     ],
 )

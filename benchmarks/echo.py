@@ -24,6 +24,8 @@ from benchmarks.floor import parse as parse_end
 from benchmarks.suite.observed import resident_mb
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline
+from fedstrata.experiment.sections import NoOptimiserSettings
+from fedstrata.optimisers.server import server_optimiser
 from fedstrata.process.heap import keep_for_training
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter, ProcessMetrics
@@ -49,6 +51,7 @@ from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Layout, OneSum
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import OPEN
+from fedstrata.v1.gps_service_pb2 import ReportHeader
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.kept.state import ClusterState, Writing
 from lps.servicer import LpsServicer
@@ -80,9 +83,10 @@ async def serve(options: argparse.Namespace) -> None:
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         state = ClusterState(
-            Path(folder), run_id=RUN, home_id=CLUSTER, layout=layout, rounds_per_global=ROUNDS_PER_GLOBAL
-        )
-        writing, report = Writing(state), state.empty_report()
+            Path(folder), run_id=RUN, home_id=CLUSTER, layout=layout, rounds_per_global=ROUNDS_PER_GLOBAL,
+            optimiser=server_optimiser(NoOptimiserSettings(name="none")),
+        )  # fmt: skip
+        writing, report = Writing(state), ReportHeader(run_id=RUN, home_id=CLUSTER)
         draws = np.random.default_rng(0)
         initial = (draws.normal(0, 0.1, stop - start).astype(np.float32) for start, stop in pieces_of(layout.size))
         standing = state.save(0, initial, report)

@@ -65,13 +65,20 @@ class SessionParts:
         """The encoding of the devices' updates."""
         return self.updates.encoding(self.lps.experiment.links.device_lps)
 
+    def folder_of(self, term: int) -> Path:
+        """Return the folder for this LPS's files of the cluster in a term.
+
+        A term is a period in which one LPS serves the cluster. Term 0 has the folder `CLUSTER/`. After the first change
+        of the cluster's LPS, term 1 has `CLUSTER.1/`. So an LPS that serves the cluster again never continues from its
+        old files.
+        """
+        name = self.cluster.home_id
+        return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
+
     @property
     def folder(self) -> Path:
-        """The folder for this LPS's files of the cluster in the present term. A new term begins when another LPS takes
-        over the cluster (`Serving.term_of`).
-        """
-        name, term = self.cluster.home_id, self.cluster.term
-        return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
+        """The folder for this LPS's files of the cluster in the present term."""
+        return self.folder_of(self.cluster.term)
 
     @property
     def rounds(self) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedstrata.errors import StateError
-from fedstrata.optimisers.server import server_optimiser
 from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
@@ -21,7 +20,7 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.holding import Holding, Offers, SessionParts, Upward
 from lps.kept.arithmetic import difference, moves, spliced
 from lps.kept.model_search import ModelSearch
-from lps.kept.state import ClusterState, RoundStart, Writing
+from lps.kept.state import RoundStart, Writing, state_of
 from lps.kept.takeover import Takeover
 
 Made = TypeVar("Made")
@@ -31,44 +30,31 @@ class KeptModel(Holding):
     """Hold the model of one cluster, and keep the model at the start of each LPS round on disk."""
 
     def __init__(self, parts: SessionParts) -> None:
-        experiment, cluster = parts.lps.experiment, parts.cluster
         self._parts = parts
         self._layout = parts.lps.streams.travelling
         self._shared = self._layout.slices_of(parts.lps.streams.everywhere)
-        self._state = ClusterState(
-            parts.lps.state_folder / experiment.run_id / cluster.home_id,
-            run_id=experiment.run_id,
-            home_id=cluster.home_id,
-            layout=self._layout,
-            rounds_per_global=parts.rounds,
-            term=cluster.term,
-            optimiser=server_optimiser(experiment.training.lps_optimiser),
-        )
+        self._state = state_of(parts, parts.cluster.term)
         self._writing = Writing(self._state)
         self._updates = Acceptance(self._layout, parts.update_encoding, UPDATE_PART)
         self._told = parts.gps.newest_plan.told
         self._takeover = Takeover(parts, self._state, self._initial)
-        self._standing: RoundStart  # the start of the open LPS round
+        self._start: RoundStart  # of the open LPS round
         self._local: AnyModel  # the model at the end of a global round, until new shared layers arrive
 
     @property
     def final_model(self) -> Path:
-        return self._state.path_of(self._standing.lps_round)
+        return self._state.path_of(self._start.lps_round)
 
     def may_recover(self) -> bool:
-        return self._takeover.may_be_needed()
+        return self._takeover.may_be_needed
 
     async def recover(self, show: Callable[[ModelSearch], None]) -> None:
-        if await asyncio.to_thread(self._takeover.is_needed):
-            search = self._takeover.search()
-            show(search)
-            await self._takeover.run(search)
-            search.release()
+        await self._takeover.run_if_needed(show)
 
     async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
         """Continue from the newest complete state, or begin with the initial model."""
-        self._standing = await asyncio.to_thread(self._newest_or_first)
-        return self._standing.lps_round, self._standing.report
+        self._start = await asyncio.to_thread(self._newest_or_first)
+        return self._start.lps_round, self._start.report
 
     def _newest_or_first(self) -> RoundStart:
         found = self._state.newest(self._parts.log)
@@ -90,7 +76,7 @@ class KeptModel(Holding):
         return self._updates
 
     def offers(self, *, is_planned: bool = False) -> Offers:
-        return Offers({0: Offer(self._standing.model, told=self._told)}, {})
+        return Offers({0: Offer(self._start.model, told=self._told)}, {})
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> OneSum:
         return OneSum(self._layout.size, children, fold)
@@ -102,20 +88,20 @@ class KeptModel(Holding):
         """Change the model by the mean update of an LPS round. Save the changed model, unless the global round ends
         with this LPS round.
         """
-        standing, following = self._standing, lps_round + 1
-        is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
-        walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
+        following, optimiser = lps_round + 1, self._state.optimiser
+        ends_global_round = following % self._parts.rounds == 0
+        walk = partial(moves, self._start.model, sums.total, optimiser, lps_round)
         if optimiser.has_state:  # its state must be on disk before the model
-            await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=is_base)
+            await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=ends_global_round)
         pieces = optimiser.moved(walk())
-        if is_base:
+        if ends_global_round:
             self._local = await self._off_loop(self._state.scratch, pieces)
         else:
             await self._save(following, pieces, report)
 
     async def _save(self, lps_round: int, pieces: Iterator[Flat], report: gps_pb.ReportHeader) -> None:
         """Save a model, given in pieces, as the start of the next LPS round."""
-        before, self._standing = self._standing, await self._writing.save(lps_round, pieces, report)
+        before, self._start = self._start, await self._writing.save(lps_round, pieces, report)
         before.close()
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
@@ -130,7 +116,7 @@ class KeptModel(Holding):
 
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
         """Return how the shared layers have changed in the global round."""
-        moved = await self._off_loop(difference, self._local, self._standing.base, self._shared)
+        moved = await self._off_loop(difference, self._local, self._start.base, self._shared)
         return Upward(codec=self._parts.gps.codec_for(moved), read=lambda start, stop: moved[start:stop])
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
@@ -139,11 +125,11 @@ class KeptModel(Holding):
         Raises:
             StateError: the GPS has continued without this cluster, although the run has no deadlines.
         """
-        self._check_not_left_behind(self._standing.lps_round // self._parts.rounds, received.round)
+        self._check_not_left_behind(self._start.lps_round // self._parts.rounds, received.round)
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
         await self._parts.gps.newest_plan.until_heard(received.plan_version)
         pieces = spliced(self._local, received.flat, self._shared)
-        before, opened = self._standing.lps_round + 1, received.round * self._parts.rounds
+        before, opened = self._start.lps_round + 1, received.round * self._parts.rounds
         if opened != before:  # the optimiser's state must be on disk before the model
             await asyncio.to_thread(self._state.optimiser.skip, before, opened, self._layout)
         await self._save(opened, pieces, report)
@@ -151,10 +137,10 @@ class KeptModel(Holding):
 
     async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
         self._local.close()
-        before, lps_round = self._standing, received.round * self._parts.rounds
-        self._standing = await asyncio.to_thread(self._state.open, lps_round)
+        before, lps_round = self._start, received.round * self._parts.rounds
+        self._start = await asyncio.to_thread(self._state.open, lps_round)
         before.close()
-        return self._standing.report
+        return self._start.report
 
     def _check_not_left_behind(self, global_round: int, now: int) -> None:
         """Check that the GPS has not continued without this cluster. If it has, and the run has no deadlines, raise

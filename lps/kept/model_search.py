@@ -1,14 +1,21 @@
 """The search for a cluster's model on the cluster's devices, by a local parameter server (LPS) that lacks the model.
 
 The LPS searches if another LPS served the cluster before, or if the LPS has lost its own files. Each device still has
-the model that it last received, with the layers that belong to the cluster. The LPS asks devices which model they have.
-It reads the model that most devices have, from one of these devices.
+the model that it last received, with the layers that belong to the cluster. An example with the devices a, b and c:
+
+1. Each device calls `fetch`, and states the LPS round of its model. Device a has the model of LPS round 5. Devices b
+   and c have the model of LPS round 6.
+2. The LPS replies to all three devices that they must send their models. Each device calls `take_model`. The first
+   message of this stream has the LPS round and the SHA-256 of the device's model.
+3. Devices b and c name the same model, so the LPS reads the stream of b. If this stream fails, the LPS reads the stream
+   of c.
+4. When the LPS opens a round, it answers all waiting calls (`release`).
 """
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,126 +57,137 @@ class Said(NamedTuple):
     sha256: str
 
 
-class Votes:
-    """Hold the statements of devices about their models, and choose the device from which the model is read."""
+class Vote:
+    """Hold one vote: the devices that are asked at the same time, and which model each of them states that it has."""
 
-    def __init__(self, rounds: range) -> None:
-        """Set `rounds`, the LPS rounds from which, according to the GPS, devices may still have a model. Models of
-        these rounds are preferred to other models.
-        """
-        self._rounds = rounds
-        self.held: dict[str, int] = {}  # by device that has called: the round of its model, or -1
-        self.asked: set[str] = set()
-        self.said: dict[str, Said] = {}  # by device: which model it states that it has
-        self.reading: str | None = None
+    def __init__(self, asked: Iterable[str], likely_rounds: range) -> None:
+        """Set `asked`, the ids of the asked devices. Models of `likely_rounds` are preferred to other models."""
+        self.asked = set(asked)
+        self._said: dict[str, Said] = {}
+        self._likely_rounds = likely_rounds
 
-    def holders(self, tried: set[str]) -> set[str]:
-        """Return devices that have a model and were not tried yet: at most `ASKED` devices, the first by name."""
-        return set(sorted(name for name, held in self.held.items() if held >= 0 and name not in tried)[:ASKED])
+    def note(self, device_id: str, said: Said) -> None:
+        """Note which model a device states that it has."""
+        self._said[device_id] = said
+
+    def take_back(self, device_id: str) -> None:
+        """Forget the statement of a device, because its stream has ended. The device may send its model again."""
+        self._said.pop(device_id, None)
+
+    def leave_out(self, device_id: str) -> None:
+        """Stop asking a device."""
+        self.asked.discard(device_id)
 
     @property
-    def are_decided(self) -> bool:
+    def is_decided(self) -> bool:
         """Return whether more than half of the asked devices name the same model, or all have answered."""
-        votes = Counter(self.said.values())
-        return self.asked <= set(self.said) or 2 * max(votes.values(), default=0) > len(self.asked)
+        votes = Counter(self._said.values())
+        return self.asked <= set(self._said) or 2 * max(votes.values(), default=0) > len(self.asked)
 
-    def most_believed(self) -> str | None:
+    @property
+    def chosen(self) -> str | None:
         """Return the device from which to read the model: the first by name of the devices that name the chosen model.
         If no device has named a model, return None.
 
-        Models from the LPS rounds in `rounds` are preferred to all other models. Of the preferred models, the model
-        that most devices name is chosen. If several models are named equally often, the newest of these is chosen.
+        Models of likely rounds are preferred. Of these, the model that most devices name is chosen. If several models
+        are named equally often, the newest of these is chosen. For example, rounds 2 to 8 are likely, a names a model
+        of round 4, b one of round 5, and c one of round 99. Then the model of b is chosen.
         """
-        votes = Counter(self.said.values())
+        votes = Counter(self._said.values())
         if not votes:
             return None
-        believed = max(votes, key=lambda said: (said.lps_round in self._rounds, votes[said], said))
-        return min(name for name, said in self.said.items() if said == believed)
-
-    def take_back(self, device_id: str) -> None:
-        """Forget which model a device named, because its stream has ended."""
-        self.said.pop(device_id, None)
-        if self.reading == device_id:
-            self.reading = None
+        model = max(votes, key=lambda said: (said.lps_round in self._likely_rounds, votes[said], said))
+        return min(name for name, said in self._said.items() if said == model)
 
 
 class ModelSearch:
-    """Find a cluster's model on the cluster's devices, before a round can open.
-
-    From all devices that have kept a model, the LPS asks several at the same time. Each asked device first sends the
-    round and the digest of its model. The LPS believes the most frequent answer, and reads the model from a device that
-    gave this answer.
-    """
+    """Find a cluster's model on the cluster's devices, before a round can open."""
 
     def __init__(
-        self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
+        self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, likely_rounds: range, log: EventLog
     ) -> None:
-        """Set `members`, the ids of the cluster's devices, and `wait`, the deadline for their calls. `rounds` is
-        described in `Votes`.
+        """Set `members`, the ids of the cluster's devices, and `wait`, the deadline for their calls. `likely_rounds`
+        are the LPS rounds of which, according to the GPS, devices may have models.
         """
         self._run_id = run_id
         self._layout = layout
         self._members = members
         self._wait = wait
         self._log = log
-        self._votes = Votes(rounds)
+        self._likely_rounds = likely_rounds
+        self._held: dict[str, int] = {}  # by device that has called: the LPS round of its model, or -1
+        self._vote = Vote((), likely_rounds)
+        self._reading: str | None = None  # the device whose model is read
+        self._found: Held | None = None
         self._cuts: Counter[str] = Counter()
         self._newest: dict[str, Supersedable] = {}
-        self._model: Held | None = None
         self._is_released = False
         self._changes = Changes()
 
     async def model(self) -> Held | None:
-        """Ask the devices, and return the model that most of them have. If no device sends a model, return None."""
+        """Ask the devices, at most `ASKED` at once, and return the model that most of the asked devices have. If no
+        device sends a model, return None.
+        """
         await self._hear_devices()
-        timeout_s = payload_timeout_s(self._layout.float32_bytes)
-        tried: set[str] = set()
-        while asked := self._votes.holders(tried):
-            tried |= asked
-            self._votes.asked = set(asked)
+        asked_before: set[str] = set()
+        while self._found is None and (asked := self._next_asked(asked_before)):
+            asked_before |= asked
+            self._vote = Vote(asked, self._likely_rounds)
             self._changes.tell()
-            while self._votes.asked:
-                await self._changes.wait_until(lambda: self._votes.are_decided, timeout_s)
-                self._votes.reading = self._votes.most_believed()
-                if self._votes.reading is None:
-                    break  # no device has answered in the time that a model may take
-                self._changes.tell()
-                await self._changes.wait_until(
-                    lambda: self._model is not None or self._votes.reading is None, timeout_s
-                )
-                if self._model is not None:
-                    return self._model
-                if self._votes.reading is not None:
-                    self._give_up(self._votes.reading)
-            for device_id in sorted(self._votes.asked):
-                self._give_up(device_id)
-        return None
+            await self._hold_vote()
+        found, self._found, self._vote = self._found, None, Vote((), self._likely_rounds)
+        return found
+
+    def _next_asked(self, asked_before: set[str]) -> set[str]:
+        """Return the devices for the next vote: the first by name that have a model and were not asked before."""
+        return set(sorted(name for name, held in self._held.items() if held >= 0 and name not in asked_before)[:ASKED])
+
+    async def _hold_vote(self) -> None:
+        """Wait until the asked devices name their models, and until the chosen device has sent its model. If the device
+        does not send it in time, choose again among the other asked devices.
+        """
+        timeout_s = payload_timeout_s(self._layout.float32_bytes)
+        while self._vote.asked:
+            await self._changes.wait_until(lambda: self._vote.is_decided, timeout_s)
+            self._reading = self._vote.chosen
+            if self._reading is None:  # no device has answered in the time that a model may take
+                break
+            self._changes.tell()
+            await self._changes.wait_until(lambda: self._found is not None or self._reading is None, timeout_s)
+            if self._found is not None:
+                return
+            if self._reading is not None:
+                self._give_up(self._reading)
+        for device_id in sorted(self._vote.asked):
+            self._give_up(device_id)
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
         """Return what `RoundServer.awaited` returns: -1 because no round is open, the devices that have not called, and
         an empty text.
         """
-        return -1, tuple(sorted(self._members - set(self._votes.held))), ""
+        return -1, tuple(sorted(self._members - set(self._held))), ""
 
     def _give_up(self, device_id: str) -> None:
-        """Stop asking a device."""
+        """Stop asking a device, because it has not sent the model that it named."""
         self._log.warning("model_not_sent", device=device_id)
-        self._votes.asked.discard(device_id)
-        self._leave(device_id)
+        self._vote.leave_out(device_id)
+        self._end_stream(device_id)
 
-    def _leave(self, device_id: str) -> None:
+    def _end_stream(self, device_id: str) -> None:
         """Note that a device's stream has ended."""
-        self._votes.take_back(device_id)
+        self._vote.take_back(device_id)
+        if self._reading == device_id:
+            self._reading = None
         self._changes.tell()
 
     async def _hear_devices(self) -> None:
         """Wait without a limit for the first device, and then for the other devices. If the run has deadlines, wait for
         the other devices only for a limited time.
         """
-        await self._changes.wait_until(lambda: bool(self._votes.held), None)
+        await self._changes.wait_until(lambda: bool(self._held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
-        await self._changes.wait_awake(lambda: self._members <= set(self._votes.held), longest_s)
+        await self._changes.wait_awake(lambda: self._members <= set(self._held), longest_s)
 
     def release(self) -> None:
         """Answer all waiting calls at once. A device that calls again finds an open round, or learns that this LPS does
@@ -186,20 +204,20 @@ class ModelSearch:
         """
         check_run(self._run_id, request.run_id)
         device_id = request.child_id
-        if device_id in self._members and self._model is None:
+        if device_id in self._members:
             held_round = request.held_round if request.HasField("held_round") else -1
-            if device_id in self._votes.asked and held_round != self._votes.held[device_id]:
+            if device_id in self._vote.asked and held_round != self._held[device_id]:
                 self._give_up(device_id)  # the device has restarted and lost the model that it was asked for
-            self._votes.held[device_id] = held_round
+            self._held[device_id] = held_round
             self._changes.tell()
         await self._changes.wait_until(lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
         if self._is_wanted(device_id):
-            yield pb.ModelPart(send_model=pb.SendModel(round=self._votes.held[device_id]))
+            yield pb.ModelPart(send_model=pb.SendModel(round=self._held[device_id]))
         else:
             yield pb.ModelPart(waiting=pb.Waiting(current_round=-1))
 
     def _is_wanted(self, device_id: str) -> bool:
-        return self._model is None and device_id in self._votes.asked and not self._is_released
+        return self._found is None and device_id in self._vote.asked and not self._is_released
 
     async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
         """Take the model that this LPS has requested from a device. If the LPS no longer needs the model, ignore the
@@ -226,25 +244,25 @@ class ModelSearch:
             raise
         finally:
             if self._newest[device_id] is newest:
-                self._leave(device_id)
+                self._end_stream(device_id)
 
     async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
         """Note which model a device states that it has. If the search chooses this device, read the device's model."""
-        who, held_round = header.device_id, self._votes.held[header.device_id]
+        who, held_round = header.device_id, self._held[header.device_id]
         if header.round != held_round:
             raise PayloadError(f"{who} sends its model of round {header.round}, but was asked for round {held_round}")
         if not DIGEST.fullmatch(header.sha256):
             raise PayloadError(f"{who} sends a model with digest {quoted(header.sha256)}, expected a SHA-256")
         expected = [(MODEL_PART, self._layout)]
         codec, _ = accepted_parts(header.payload, layout=self._layout, parts=expected, encoding="float32")
-        self._votes.said[who] = Said(header.round, header.sha256)
+        self._vote.note(who, Said(header.round, header.sha256))
         self._changes.tell()
-        await self._changes.wait_until(lambda: self._votes.reading == who or not self._is_wanted(who), None)
+        await self._changes.wait_until(lambda: self._reading == who or not self._is_wanted(who), None)
         if not self._is_wanted(who):
             return
         flat = await self._whole_model(header, codec, parts)
         if self._is_wanted(who):
-            self._model = Held(lps_round=header.round, flat=flat)
+            self._found = Held(lps_round=header.round, flat=flat)
             self._log.info("model_taken_over", device=who, lps_round=header.round)
             self._changes.tell()
 

@@ -1,21 +1,25 @@
 """A cluster's state on disk: the model at the start of each LPS round, and reports that the GPS does not have yet.
 
 `round-000012.safetensors` is the model at the start of LPS round 12. `round-000012.pb` is the report at that time, in a
-file that begins with the report's SHA-256. The folder keeps the files of the present and of the previous global round.
-`final.pb` is the cluster's report after its devices have measured the final model.
+file that begins with the report's SHA-256. `final.pb` is the cluster's report after its devices have measured the final
+model.
 
-The folder is `CLUSTER/` or, after TERM changes of the cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from
-old files after another LPS has served the cluster.
+The base of an LPS round is the model at the start of its global round. At the end of the global round, the LPS sends
+the GPS the difference from this base. With 5 LPS rounds per global round, the base of LPS rounds 10 to 14 is the model
+of LPS round 10. So an LPS can continue from LPS round 12 only if it has the files of LPS rounds 10 and 12. The folder
+keeps the files of the present and of the previous global round.
+
+Each term has its own folder (`SessionParts.folder_of`).
 """
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedstrata.errors import StateError
-from fedstrata.experiment.sections import NoOptimiserSettings
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
 from fedstrata.process.logs import EventLog
@@ -23,16 +27,17 @@ from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemo
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
+from lps.holding import SessionParts
 from lps.report_files import read_report, write_report
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:
-    """Hold a cluster's state at the start of an LPS round: the number of the round, the model, and the report."""
+    """Hold a cluster's state at the start of an LPS round: the round's number, model and base, and the report."""
 
     lps_round: int
     model: AnyModel
-    base: AnyModel  # the model at the start of the global round
+    base: AnyModel
     report: pb.ReportHeader
 
     def close(self) -> None:
@@ -52,30 +57,16 @@ class ClusterState:
         home_id: str,
         layout: Layout,
         rounds_per_global: int,
-        term: int = 0,
-        optimiser: ServerOptimiser | None = None,
+        optimiser: ServerOptimiser,
     ) -> None:
-        """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. In the folder of
-        a later term, the number of the term is added to the name `folder`.
-
-        The parameter `optimiser` applies the mean update to the cluster's model. If `optimiser` is None, the mean
-        update is added to the model.
-        """
-        self._first = folder
-        self._home_id = home_id
-        self._term = term
-        self.folder = self._folder_of(term)
+        """Set the folder of the files. `optimiser` applies the mean update to the cluster's model."""
+        self.folder = folder
         self._metadata = {"format": "fedstrata", "run_id": run_id, "home_id": home_id}
         self.layout = layout
         self.rounds_per_global = rounds_per_global
-        self.optimiser = OptimiserFiles(
-            optimiser or server_optimiser(NoOptimiserSettings(name="none")), self.folder, self._metadata_of
-        )
+        self.optimiser = OptimiserFiles(optimiser, folder, self._metadata_of)
         self._last_base: tuple[int, AnyModel] | None = None  # a cache of the last start, for small models
-        clear_asides(self.folder)
-
-    def _folder_of(self, term: int) -> Path:
-        return self._first.with_name(f"{self._first.name}.{term}") if term else self._first
+        clear_asides(folder)
 
     @property
     def newest_named(self) -> int:
@@ -85,56 +76,36 @@ class ClusterState:
         names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
-    def empty_report(self) -> pb.ReportHeader:
-        """Return the empty report with which a cluster begins."""
-        return pb.ReportHeader(run_id=self._metadata["run_id"], home_id=self._home_id)
-
-    def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
-        """Return the newest complete state from an earlier term in which this LPS served the cluster. If there is no
-        such state, return None.
-        """
-        for term in reversed(range(self._term)):
-            if self._folder_of(term).exists():
-                run_id, rounds = self._metadata["run_id"], self.rounds_per_global
-                earlier = ClusterState(
-                    self._first, run_id=run_id, home_id=self._home_id, layout=self.layout,
-                    rounds_per_global=rounds, term=term,
-                )  # fmt: skip
-                if found := earlier.newest(log):
-                    return found
-        return None
-
     def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Write the state at the start of an LPS round to disk, and return this state."""
-        self.keep(lps_round, pieces, report)
+        """Write the state at the start of an LPS round, and return this state."""
+        self.write(lps_round, pieces, report)
         return self.open(lps_round)
 
-    def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
-        """Write the state at the start of an LPS round. If this is also the start of a global round, flush the files to
-        disk and delete old files.
+    def write(
+        self,
+        lps_round: int,
+        pieces: Iterator[Flat],
+        report: pb.ReportHeader,
+        *,
+        durable: bool = False,
+        digest: bytes = b"",
+    ) -> None:
+        """Write the files of the start of an LPS round. The first files of a global round are always durable (flushed
+        to disk). After writing them, delete old files.
         """
         is_base = lps_round == self._base_round(lps_round)
-        self.write(lps_round, pieces, report, durable=is_base, digest=digest)
-        if is_base:
-            self._prune(lps_round)
-
-    def write(
-        self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
-    ) -> None:
-        """Write the state at the start of an LPS round. An LPS can continue from this state only if it also has the
-        state at the start of the global round.
-        """
+        durable = durable or is_base
         write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
+        if is_base:
+            self._prune(lps_round)
 
     def _metadata_of(self, lps_round: int) -> dict[str, str]:
         return self._metadata | {"lps_round": str(lps_round)}
 
-    def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the state at the start of an LPS round, with a small model in memory. `keep` writes this state to disk
-        later.
-        """
+    def in_memory(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
+        """Return the state at the start of an LPS round with a small model, before `write` has written its files."""
         model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
@@ -176,7 +147,7 @@ class ClusterState:
                 )
 
     def open(self, lps_round: int) -> RoundStart:
-        """Return the state at the start of an LPS round. If a file of the state is damaged, raise StateError, which
+        """Return the state at the start of an LPS round from its files. If a file is damaged, raise StateError, which
         names the file.
         """
         model = self._file(lps_round)
@@ -184,7 +155,7 @@ class ClusterState:
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
-        """Return the model at the start of the global round to which an LPS round belongs."""
+        """Return the base of an LPS round. `model` is the model of this LPS round."""
         base_round = self._base_round(lps_round)
         if base_round == lps_round:
             return model
@@ -233,12 +204,10 @@ class Writing:
         await self.done()
         if not self._state.layout.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)
-        standing = self._state.begun(lps_round, pieces, report)
-        model = standing.model
-        self._under_way = asyncio.get_running_loop().run_in_executor(
-            None, self._state.keep, lps_round, model.pieces(), report, model.digest
-        )
-        return standing
+        start = self._state.in_memory(lps_round, pieces, report)
+        write = partial(self._state.write, lps_round, start.model.pieces(), report, digest=start.model.digest)
+        self._under_way = asyncio.get_running_loop().run_in_executor(None, write)
+        return start
 
     async def done(self) -> None:
         """Wait until all saved states are on disk.
@@ -249,3 +218,15 @@ class Writing:
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             await under_way
+
+
+def state_of(parts: SessionParts, term: int) -> ClusterState:
+    """Return the state that this LPS has of a cluster from a term."""
+    return ClusterState(
+        parts.folder_of(term),
+        run_id=parts.lps.experiment.run_id,
+        home_id=parts.cluster.home_id,
+        layout=parts.lps.streams.travelling,
+        rounds_per_global=parts.rounds,
+        optimiser=server_optimiser(parts.lps.experiment.training.lps_optimiser),
+    )

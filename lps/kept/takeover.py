@@ -1,8 +1,8 @@
-"""The first steps of a local parameter server (LPS) that lacks the state of a cluster, although the cluster has begun
-training.
+"""The takeover of a cluster by a local parameter server (LPS) that lacks the cluster's state, although the cluster has
+begun training. Another LPS served the cluster last, or this LPS has lost its files.
 
-The LPS gets the layers that belong to the cluster from the cluster's devices. The shared layers come from the global
-parameter server (GPS).
+The layers that belong to the cluster come from the cluster's devices. The shared layers come from the global parameter
+server (GPS).
 """
 
 import asyncio
@@ -12,16 +12,15 @@ from fedstrata.errors import StateError
 from fedstrata.rounds import ReceivedModel
 from fedstrata.store import AnyModel
 from fedstrata.tensors import Flat
+from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import SessionParts
 from lps.kept.arithmetic import spliced
-from lps.kept.model_search import ModelSearch
-from lps.kept.state import ClusterState
+from lps.kept.model_search import Held, ModelSearch
+from lps.kept.state import ClusterState, RoundStart, state_of
 
 
 class Takeover:
-    """Find the state of a cluster, if another LPS served the cluster last, or if this LPS has lost its files of the
-    cluster.
-    """
+    """Write the state from which a cluster continues, if the state on this LPS's disk is missing or too old."""
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
         """Set `initial`, which returns the cluster's initial model. This model is used if neither a device nor this LPS
@@ -30,33 +29,19 @@ class Takeover:
         self._parts = parts
         self._state = state
         self._initial = initial
+        # Without a deadline at the GPS, a takeover must not change any model.
         self._is_exact = parts.lps.experiment.deadlines.gps.deadline_s is None
-        self._oldest = self._oldest_to_go_on_from(parts.cluster.global_round)
+        cluster = parts.cluster
+        self._oldest = oldest_usable(cluster.term, cluster.global_round, parts.rounds, is_exact=self._is_exact)
 
-    def _oldest_to_go_on_from(self, global_round: int) -> int:
-        """Return the earliest LPS round from which this LPS can continue. If no global round is closed yet, return -1.
-
-        With a deadline at the GPS, the state of any LPS round is enough, because the other LPSs continue without an LPS
-        that is late. Without a deadline, the LPS needs at least the state of the last LPS round of the previous global
-        round. An LPS that lost no file has this state, even if it stopped before it saved the start of the open global
-        round.
-        """
-        if not global_round:
-            return -1
-        return global_round * self._parts.rounds - 1 if self._is_exact else 0
-
+    @property
     def may_be_needed(self) -> bool:
-        """Return whether the LPS may have to search for the state. This method reads only the names of files, so it is
-        fast.
-        """
-        return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
+        """Return whether a takeover may be needed, judged by the names of files alone. So this is fast."""
+        return self._state.newest_named < self._oldest
 
-    def is_needed(self) -> bool:
-        """Return whether the LPS must search for the state. This is so if the cluster may have begun training, and the
-        disk has no complete and new enough state of the present term. A term is a period in which one LPS serves the
-        cluster.
-        """
-        if not self._parts.cluster.term and self._oldest < 0:
+    def _is_needed(self) -> bool:
+        """Return whether a takeover is needed, after reading the files. A file may be damaged."""
+        if self._oldest < 0:
             return False
         found = self._state.newest(self._parts.log)
         if found is None:
@@ -64,47 +49,75 @@ class Takeover:
         found.close()
         return found.lps_round < self._oldest
 
-    def search(self) -> ModelSearch:
-        """Return the search for the cluster's latest model on its devices. The search ends before a round can open."""
+    async def run_if_needed(self, show: Callable[[ModelSearch], None]) -> None:
+        """If a takeover is needed, search for the model on the devices, and write the state from which to continue.
+        `show` receives the search, which answers the devices' calls.
+
+        Raises:
+            StateError: the remaining state is not enough to continue with the same results.
+        """
+        if not await asyncio.to_thread(self._is_needed):
+            return
+        self._check_possible()
+        search = self._search()
+        show(search)
+        model, held_round = await asyncio.to_thread(self._model, await search.model())
+        shared = await self._parts.gps.model()
+        opened = round_to_open(held_round, shared.round, self._parts.rounds)
+        if self._is_exact and opened != held_round:
+            raise self._lost(
+                f"the newest model of the devices is of LPS round {held_round}, while the GPS is at global round "
+                f"{shared.round + 1}"
+            )
+        places = self._state.layout.slices_of(self._parts.lps.streams.everywhere)
+        report = self._parts.empty_report()
+        await asyncio.to_thread(write_start, self._state, opened, model, shared, places=places, report=report)
+        model.close()
+        self._parts.log.info("taken_over", term=self._parts.cluster.term, lps_round=opened, global_round=shared.round)
+        search.release()
+
+    def _search(self) -> ModelSearch:
+        """Return the search for the cluster's latest model on its devices.
+
+        Devices probably have models of the open or previous global round, or of the last LPS round before these.
+        """
         now = self._parts.cluster.global_round * self._parts.rounds
         return ModelSearch(
             self._parts.lps.experiment.run_id,
             layout=self._state.layout,
             members=self._parts.members.ids - set(self._parts.notes.refused),
             wait=self._parts.clock.wait,
-            rounds=range(now - self._parts.rounds - 1, now + self._parts.rounds),
+            likely_rounds=range(now - self._parts.rounds - 1, now + self._parts.rounds),
             log=self._parts.log,
         )
 
-    async def run(self, search: ModelSearch) -> None:
-        """Write the state from which to continue. The model comes from the devices.
+    def _model(self, held: Held | None) -> tuple[AnyModel, int | None]:
+        """Return the model from which to continue, as a temporary model, and its LPS round, or None if the round does
+        not matter.
 
-        If no device has a model, the cluster can continue only if the GPS has a deadline. Then the model comes from the
-        last term in which this LPS served the cluster. If there is no such model either, it is the initial model.
-
-        Raises:
-            StateError: the remaining state is not enough to continue with the same results.
+        `held` is the model of the devices. If no device has a model, the cluster can continue only if the GPS has a
+        deadline. Then the model comes from the last term in which this LPS served the cluster. If there is no such
+        model either, it is the initial model.
         """
-        self._check_possible()
-        held = await search.model()
-        earlier = await asyncio.to_thread(self._state.of_an_earlier_term, self._parts.log)
         if held is not None:
-            pieces, held_round = iter([held.flat]), held.lps_round
-        elif self._is_exact:
-            raise self._lost("none of its devices holds a model any more")
-        else:
-            starts_from = "own old model" if earlier else "initial model"
-            self._parts.log.warning("model_held_by_no_device", starts_from=starts_from)
-            pieces, held_round = earlier.model.pieces() if earlier else iter([self._initial()]), None
-        model = await asyncio.to_thread(self._state.scratch, pieces)
-        del held  # free memory: the values are in `model` now
-        shared = await self._parts.gps.model()
+            return self._state.scratch(iter([held.flat])), held.lps_round
         if self._is_exact:
-            check_goes_on(held_round, shared.round, self._parts.rounds, self._parts.cluster.home_id)
-        places = self._state.layout.slices_of(self._parts.lps.streams.everywhere)
-        opened = await asyncio.to_thread(write_start, self._state, model, held_round, shared, places)
-        model.close()
-        self._parts.log.info("taken_over", term=self._parts.cluster.term, lps_round=opened, global_round=shared.round)
+            raise self._lost("none of its devices holds a model any more")
+        earlier = self._of_an_earlier_term()
+        starts_from = "own old model" if earlier else "initial model"
+        self._parts.log.warning("model_held_by_no_device", starts_from=starts_from)
+        return self._state.scratch(earlier.model.pieces() if earlier else iter([self._initial()])), None
+
+    def _of_an_earlier_term(self) -> RoundStart | None:
+        """Return the newest complete state from an earlier term in which this LPS served the cluster. If there is no
+        such state, return None.
+        """
+        for term in reversed(range(self._parts.cluster.term)):
+            if self._parts.folder_of(term).exists():
+                found = state_of(self._parts, term).newest(self._parts.log)
+                if found is not None:
+                    return found
+        return None
 
     def _check_possible(self) -> None:
         if self._state.optimiser.has_state:
@@ -119,14 +132,38 @@ class Takeover:
         )
 
 
-def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """Return the LPS round that this LPS must open. The devices have the model with which LPS round `held_round` began.
-    The global round `global_round` is open at the GPS.
+def oldest_usable(term: int, global_round: int, rounds_per_global: int, *, is_exact: bool) -> int:
+    """Return the earliest LPS round from which an LPS can continue by itself, or -1 if it can begin with the initial
+    model. The global round `global_round` is open at the GPS. `is_exact` says that no model may change.
 
-    If `held_round` belongs to this global round, it is opened again, and nothing is lost. If `held_round` is the last
-    LPS round of the previous global round, it is opened again, too. The GPS has already closed that global round, so
-    updates then change only the layers of the cluster. In any other case, the first LPS round of this global round is
-    opened, with the present shared layers.
+    In term 0 and the first global round, the LPS can begin with the initial model. Otherwise, if models may change, a
+    state of any LPS round is enough, because the other LPSs continue without an LPS that is late. If no model may
+    change, the LPS needs at least the start of the last LPS round of the previous global round. An LPS that lost no
+    file has this state, even if it was killed before it saved the start of the open global round.
+
+    With 3 LPS rounds per global round, LPS rounds 6 to 8 belong to global round 2:
+
+    >>> oldest_usable(0, 2, 3, is_exact=True), oldest_usable(0, 2, 3, is_exact=False)
+    (5, 0)
+    """
+    if not term and not global_round:
+        return -1
+    return max(0, global_round * rounds_per_global - 1) if is_exact else 0
+
+
+def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
+    """Return the LPS round that an LPS opens after a takeover. Its devices have the model with which LPS round
+    `held_round` began. The global round `global_round` is open at the GPS.
+
+    - If `held_round` belongs to this global round, it is opened again, and nothing is lost.
+    - If `held_round` is the last LPS round of the previous global round, it is opened again, too. The GPS has already
+      closed that global round, so updates then change only the layers of the cluster.
+    - In any other case, the first LPS round of this global round is opened, with the present shared layers.
+
+    With 3 LPS rounds per global round, LPS rounds 6 to 8 belong to global round 2:
+
+    >>> [round_to_open(held_round, 2, 3) for held_round in (4, 5, 6, 7, 8, 9)]
+    [6, 5, 6, 7, 8, 6]
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:
@@ -134,37 +171,23 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
     return first
 
 
-def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, home_id: str) -> None:
-    """Check that a cluster can continue from the model of LPS round `held_round`. Only runs without deadlines need this
-    check.
-
-    Raises:
-        StateError: the model is neither from an LPS round of the open global round, nor from the last LPS round of the
-            previous global round.
-    """
-    if round_to_open(held_round, global_round, rounds_per_global) != held_round:
-        raise StateError(
-            f"this LPS has no complete state of {home_id}, and the newest model of the devices is of LPS round "
-            f"{held_round}, while the GPS is at global round {global_round + 1}; put the files back, or begin the run "
-            "again"
-        )
-
-
 def write_start(
-    state: ClusterState, held: AnyModel, held_round: int | None, shared: ReceivedModel, places: Sequence[slice]
-) -> int:
-    """Write the state from which a cluster continues, and return the LPS round to open.
+    state: ClusterState,
+    opened: int,
+    held: AnyModel,
+    shared: ReceivedModel,
+    *,
+    places: Sequence[slice],
+    report: pb.ReportHeader,
+) -> None:
+    """Write the state from which a cluster continues: the files of LPS round `opened` and of its base.
 
-    The state consists of `held`, the model of LPS round `held_round`, and of `shared`, the shared layers of the open
-    global round. `held_round` is None if the round is unknown. `places` has the positions of the shared layers in a
-    model.
+    `held` is the devices' model, and `shared` the shared layers of the open global round. `places` has the positions of
+    the shared layers in a model. If `opened` belongs to the previous global round, its base is lost. The held model
+    takes its place, because the GPS no longer uses the difference from this base.
     """
-    rounds = state.rounds_per_global
-    opened = round_to_open(held_round, shared.round, rounds)
-    base = opened - opened % rounds
-    report = state.empty_report()
-    is_of_now = base == shared.round * rounds
+    base = opened - opened % state.rounds_per_global
     if opened != base:  # this file first: with the base alone, a restart would continue at the base
         state.write(opened, held.pieces(), report, durable=True)
-    state.save(base, spliced(held, shared.flat, places) if is_of_now else held.pieces(), report).close()
-    return opened
+    is_of_now = base == shared.round * state.rounds_per_global
+    state.write(base, spliced(held, shared.flat, places) if is_of_now else held.pieces(), report)

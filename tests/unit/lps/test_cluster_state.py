@@ -15,18 +15,15 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.kept.state import ClusterState
 from lps.report_files import FINAL, newest_reports, write_report
+from tests.support.cluster_states import state_in
 
 LAYOUT = Layout.of({"w": (5,)})
 LOG = EventLog("test_cluster_state")
 
 
-def state_in(folder: Path, *, run_id: str = "run-1", rounds_per_global: int = 2) -> ClusterState:
-    return ClusterState(folder, run_id=run_id, home_id="lps-0", layout=LAYOUT, rounds_per_global=rounds_per_global)
-
-
 def saved(folder: Path, rounds: int) -> ClusterState:
     """State up to the start of a round; the model of round r is all r."""
-    state = state_in(folder)
+    state = state_in(folder, LAYOUT)
     for number in range(rounds + 1):
         report = pb.ReportHeader(run_id="run-1")
         report.lps_rounds.add(lps_round=number)
@@ -35,7 +32,7 @@ def saved(folder: Path, rounds: int) -> ClusterState:
 
 
 def newest_round(folder: Path) -> int | None:
-    standing = state_in(folder).newest(LOG)
+    standing = state_in(folder, LAYOUT).newest(LOG)
     if standing is None:
         return None
     assert standing.model.read_all().tolist() == [float(standing.lps_round)] * 5
@@ -96,7 +93,7 @@ def test_a_file_renamed_to_another_round_is_not_believed(tmp_path: Path) -> None
 
 def test_the_state_of_another_run_is_not_believed(tmp_path: Path) -> None:
     saved(tmp_path, 2)
-    assert state_in(tmp_path, run_id="run-2").newest(LOG) is None
+    assert state_in(tmp_path, LAYOUT, run_id="run-2").newest(LOG) is None
 
 
 def test_a_round_whose_files_are_gone_is_named(tmp_path: Path) -> None:

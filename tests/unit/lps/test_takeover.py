@@ -1,7 +1,9 @@
 """An LPS takes over a cluster: which device is asked for its model, what is refused, and where the cluster goes on."""
 
 import asyncio
+import gc
 import hashlib
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import payload_header
-from fedstrata.store import ModelFile, write_model
+from fedstrata.store import write_model
 from fedstrata.tensors import ExactSum, Flat, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -26,8 +28,9 @@ from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.kept.model import KeptModel
 from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
-from lps.kept.takeover import round_to_open, write_start
+from lps.kept.takeover import oldest_usable, round_to_open, write_start
 from lps.to_gps import NewestPlan
+from tests.support.cluster_states import state_in
 from tests.support.gps_parts import TEXT
 from tests.support.lps_session import session_of
 from tests.support.two_layers import MODEL as LAYOUT
@@ -43,7 +46,9 @@ MODEL = np.float32([1, 2, 3, 4, 5])
 
 
 def gathering_of(*members: str) -> ModelSearch:
-    return ModelSearch(RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), rounds=range(9), log=LOG)
+    return ModelSearch(
+        RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), likely_rounds=range(9), log=LOG
+    )
 
 
 def searching(*members: str) -> tuple[ModelSearch, "asyncio.Task[Held | None]"]:
@@ -59,9 +64,9 @@ async def found_by(finding: "asyncio.Task[Held | None]") -> tuple[int, list[floa
     return found.lps_round, found.flat.tolist()
 
 
-async def told(gathering: ModelSearch, device_id: str, held_round: int | None) -> pb.ModelPart:
+async def told(gathering: ModelSearch, device_id: str, held_round: int | None, run_id: str = RUN_ID) -> pb.ModelPart:
     """What a device is told that holds a model of that round."""
-    request = pb.FetchModelRequest(run_id=RUN_ID, child_id=device_id, sent_round=-1, held_round=held_round)
+    request = pb.FetchModelRequest(run_id=run_id, child_id=device_id, sent_round=-1, held_round=held_round)
     async for part in gathering.fetch(request):
         assert isinstance(part, pb.ModelPart)
         return part
@@ -116,6 +121,19 @@ async def test_of_as_many_devices_the_newest_round_is_believed_that_there_can_be
     gathering, finding = searching(*held)
     await sent(gathering, held, {"a": MODEL * 3, "b": MODEL, "c": MODEL * 2})
     assert await found_by(finding) == (5, MODEL.tolist())
+
+
+async def test_a_search_does_not_keep_the_model_that_it_has_found() -> None:
+    gathering, finding = searching("a")
+    await told(gathering, "a", 5)
+    await gathering.take_model(header_of("a", 5, MODEL), parts_of(MODEL))
+    found = await finding
+    assert found is not None
+    flat = weakref.ref(found.flat)
+    del finding, found
+    await asyncio.sleep(0)  # the loop still has the task's result in this turn
+    gc.collect()
+    assert flat() is None
 
 
 async def test_a_model_that_was_cut_is_taken_when_it_is_sent_again() -> None:
@@ -244,6 +262,21 @@ def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int 
     assert round_to_open(held_round, 2, 3) == opened
 
 
+@pytest.mark.parametrize(
+    ("term", "global_round", "is_exact", "oldest"),
+    [
+        (0, 0, True, -1),  # it can begin with the initial model
+        (1, 0, True, 0),  # another LPS may have begun
+        (0, 2, True, 5),
+        (0, 2, False, 0),
+    ],
+)
+def test_an_lps_needs_the_start_of_the_last_round_before_the_global_round_unless_models_may_change(
+    term: int, global_round: int, is_exact: bool, oldest: int
+) -> None:
+    assert oldest_usable(term, global_round, 3, is_exact=is_exact) == oldest
+
+
 @pytest.mark.parametrize("held_round", [4, 9])
 async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(tmp_path: Path, held_round: int) -> None:
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
@@ -270,17 +303,22 @@ async def test_a_device_that_the_lps_before_has_refused_is_not_waited_for(tmp_pa
     taking_over.cancel()
 
 
-def state_in(folder: Path, term: int) -> ClusterState:
-    return ClusterState(folder / "lps-0", run_id=RUN_ID, home_id="lps-0", layout=LAYOUT, rounds_per_global=3, term=term)
+def of_three_rounds(folder: Path) -> ClusterState:
+    return state_in(folder, LAYOUT, run_id=RUN_ID, rounds_per_global=3)
 
 
-def started(folder: Path, held_round: int | None) -> tuple[int, Flat, Flat]:
-    """The round that is opened in global round 2 with a model held, its model, and the one before its global round."""
-    state = state_in(folder, term=1)
-    held = state.scratch(iter([MODEL]))
+def write_held(state: ClusterState, held_round: int) -> int:
+    """Write the start after a takeover in global round 2 with the model `MODEL`, and return the round to open."""
+    held, opened = state.scratch(iter([MODEL])), round_to_open(held_round, 2, 3)
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
-    opened = write_start(state, held, held_round, shared, SHARED)
-    standing = state_in(folder, term=1).newest(LOG)
+    write_start(state, opened, held, shared, places=SHARED, report=ReportHeader())
+    return opened
+
+
+def started(folder: Path, held_round: int) -> tuple[int, Flat, Flat]:
+    """The round that is opened in global round 2 with a model held, its model, and the one before its global round."""
+    opened = write_held(of_three_rounds(folder), held_round)
+    standing = of_three_rounds(folder).newest(LOG)
     assert standing is not None
     assert standing.lps_round == opened
     return opened, standing.model.read_all(), standing.base.read_all()
@@ -321,26 +359,32 @@ def test_a_take_over_that_was_broken_off_between_its_files_is_made_again(
         written.append(path)
         write_model(path, *args, **kwargs)
 
-    state = state_in(tmp_path, term=1)
-    held = state.scratch(iter([MODEL]))
     monkeypatch.setattr("lps.kept.state.write_model", write_one)
-    shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
     with pytest.raises(KeyboardInterrupt):
-        write_start(state, held, held_round, shared, SHARED)
+        write_held(of_three_rounds(tmp_path), held_round)
     assert written
-    assert state_in(tmp_path, term=1).newest(LOG) is None
+    assert of_three_rounds(tmp_path).newest(LOG) is None
 
 
-def test_what_an_lps_wrote_in_an_earlier_term_is_no_state_to_resume_but_better_than_none(tmp_path: Path) -> None:
-    first = state_in(tmp_path, term=0)
-    first.save(0, iter([MODEL]), first.empty_report()).close()
-    later = state_in(tmp_path, term=2)
-    assert later.newest(LOG) is None
-    earlier = later.of_an_earlier_term(LOG)
-    assert earlier is not None
-    assert isinstance(earlier.model, ModelFile)
-    assert earlier.model.read_all().tolist() == MODEL.tolist()
-    assert state_in(tmp_path / "elsewhere", term=2).of_an_earlier_term(LOG) is None
+async def test_what_an_lps_wrote_in_an_earlier_term_is_used_only_if_no_device_has_a_model(tmp_path: Path) -> None:
+    experiment = parse_experiment(
+        TEXT, overrides=["training.lps_rounds_per_global_round=3", "deadlines.gps={deadline_s: 5, quorum_ratio: 0.5}"]
+    )
+    folder = tmp_path / experiment.run_id
+    first = state_in(folder / "lps-0", LAYOUT, run_id=experiment.run_id, rounds_per_global=3)
+    first.save(0, iter([MODEL]), ReportHeader()).close()
+    shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
+    cluster = Cluster(home_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2, term=2)
+    session = session_of(experiment, tmp_path, cluster, shared, STREAMS)
+    assert session.may_recover()
+    shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
+    taking_over = asyncio.create_task(session.recover(shown.put_nowait))
+    await told(await shown.get(), "a", None, experiment.run_id)
+    await taking_over
+    third = state_in(folder / "lps-0.2", LAYOUT, run_id=experiment.run_id, rounds_per_global=3).newest(LOG)
+    assert third is not None
+    assert (third.lps_round, third.model.read_all().tolist()) == (6, [-1, -2, -3, 4, 5])
+    assert not session_of(experiment, tmp_path, cluster, shared, STREAMS).may_recover()
 
 
 # --- rounds that were missed ----------------------------------------------------------------------------------
@@ -358,7 +402,7 @@ async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_op
     gps = SimpleNamespace(newest_plan=NewestPlan(None))
     parts = SimpleNamespace(
         lps=lps, cluster=Cluster(home_id="lps-0"), rounds=1, gps=gps, clock=Mock(kept_here=""), log=LOG,
-        update_encoding="float32", empty_report=ReportHeader, members=None,
+        update_encoding="float32", empty_report=ReportHeader, members=None, folder_of=lambda term: tmp_path,
     )  # fmt: skip
     kept = KeptModel(cast(Any, parts))
     number, report = await kept.begin()

@@ -1,8 +1,10 @@
 """Docstrings are whole, short sentences."""
 
 import ast
+import doctest
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,6 +135,13 @@ def test_a_long_sentence_a_noun_clause_and_a_lacking_full_stop_are_faults() -> N
 
 def test_every_docstring_is_of_whole_short_sentences(written: list[Docstring]) -> None:
     assert [fault for docstring in written for fault in faults(docstring)] == []
+
+
+def test_examples_in_docstrings_give_the_results_that_they_show(written: list[Docstring]) -> None:
+    paths = sorted({docstring.path for docstring in written if ">>> " in docstring.text})
+    found = [doctest.testmod(import_module(path.removesuffix(".py").replace("/", "."))) for path in paths]
+    assert all(each.attempted for each in found)
+    assert sum(each.failed for each in found) == 0
 
 
 def test_sentences_of_docstrings_are_short_in_the_mean(written: list[Docstring]) -> None:

@@ -168,8 +168,8 @@ class RoundJob:
         received, streams = self.received, self._kept.streams
         if not received.clusters:
             return [received.flat]
-        there = received.offered or range(received.clusters)
-        return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
+        vector = streams.vector(received.offered or received.clusters)
+        return [taken(received.flat, vector.of_cluster(cluster)) for cluster in vector.clusters]
 
     # --- stages -------------------------------------------------------------------------------
 

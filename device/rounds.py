@@ -25,7 +25,7 @@ from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
-from fedstrata.streams.streams import is_offered
+from fedstrata.streams.plan_checks import is_offered
 from fedstrata.tensors import SMALL_BYTES, PayloadCodec
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -285,7 +285,8 @@ def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.Mode
         raise PayloadError(
             f"the LPS offers models of clusters {shown(offered)} of {clusters}, not fit for cluster {header.cluster}"
         )
-    return Acceptance(streams.layout(offered or clusters), encoding, streams.parts(offered or clusters))
+    vector = streams.vector(offered or clusters)
+    return Acceptance(vector.tensors, encoding, vector.parts)
 
 
 def _sha256(chunks: Iterable[bytes | memoryview]) -> str:

@@ -143,12 +143,12 @@ class Phases:
         """Inform devices, LPSs and the operator of the clusters."""
         run = self._run
         sizes = {name: len(devices) for name, devices in run.places.homes.items()}
-        run.log.info("grouped", rule=run.plans.now.rule, clusters=sizes)
+        run.log.info("grouped", rule=run.plans.newest.rule, clusters=sizes)
         run.backend.scale_lps(run.places.lps_known)
         run.backend.label_pods()
         for who, stage, reason in run.journal.exclusions():
             run.backend.tell_excluded(who, stage, reason)
-        run.backend.tell("Grouped", f"{run.plans.now.rule}: {sizes}")
+        run.backend.tell("Grouped", f"{run.plans.newest.rule}: {sizes}")
         run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
 
     def _after(self, closed: ClosedRound) -> None:

@@ -18,7 +18,7 @@ def result_so_far(run: Run) -> RunResult:
         status="completed" if not run.reason else "failed",
         reason=run.reason or None,
         clusters=run.places.clusters,
-        clusters_rule=run.plans.now.rule,
+        clusters_rule=run.plans.newest.rule,
         plans=run.plans.history(),
         homes=run.places.homes if run.streams.spans else None,
         moves=run.places.moves(),

@@ -196,7 +196,7 @@ class Run:
 
     def _place(self, device: Device) -> None:
         """Put a late device into the cluster that the method chooses, based on the device's answers."""
-        plan = self.plans.now
+        plan = self.plans.newest
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))
         try:

@@ -101,25 +101,25 @@ class GpsServicer(GpsServiceServicer):
             is_over=run.is_over,
             planned_rounds=run.plans.planned_rounds,
             planned_ns=run.bundles.planned_ns,
-            told=None if run.places.spans_lps else run.plans.told(run.plans.now),
+            told=None if run.places.spans_lps else run.plans.told(run.plans.newest),
         )
 
     def _cluster(self, home_id: str) -> pb.Cluster:
         places, plans = self._run.places, self._run.plans
-        began_in = cluster_of(plans.before(self._run.rounds.global_round)) if places.spans_lps else None
+        began_in = cluster_of(plans.at_start(self._run.rounds.global_round)) if places.spans_lps else None
         return pb.Cluster(
             home_id=home_id,
             members=[self._member(device, began_in) for device in places.members(home_id)],
             refused=_refused(places.members(home_id), self._run.journal.refused_in_training()),
             term=self._run.serving.term_of(home_id),
             global_round=self._run.rounds.global_round,
-            clusters=len(plans.now.clusters) if places.spans_lps else 0,
-            mixed=plans.now.weights,
+            clusters=len(plans.newest.clusters) if places.spans_lps else 0,
+            mixed=plans.newest.weights,
             began_unix_ns=self._run.clock.began_unix_ns,
         )
 
     def _member(self, device: Device, began_in: Mapping[int, int] | None) -> pb.Member:
-        shares = shares_of(self._run.plans.now, device.device_index)
+        shares = shares_of(self._run.plans.newest, device.device_index)
         return pb.Member(
             device_id=device.device_id,
             device_index=device.device_index,

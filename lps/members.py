@@ -145,11 +145,11 @@ class Members:
 
     def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
         """Return, for each device in `children`, the streams to which the device's update is added."""
-        found = {}
+        found, vector = {}, streams.vector(self.clusters)
         for device_id, examples in children.items():
             member = self._members[device_id]
             shares: dict[str, dict[int, int]] = {channel: {} for channel in self.mixed}
             for share in member.shares:
                 shares[share.channel][share.stream] = share.weight
-            found[device_id] = streams.routes(member.cluster, self.clusters, examples, shares)
+            found[device_id] = vector.routes(member.cluster, examples, shares)
         return found

@@ -22,8 +22,8 @@ from fedstrata.privacy.report import privacy_lines
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.cohort import cohort_size
-from fedstrata.streams.homes import lps_known
-from fedstrata.streams.streams import are_placed_by_index, streams_of
+from fedstrata.streams.homes import are_placed_by_index, lps_known
+from fedstrata.streams.streams import streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
 MOST_SAID = 8  # names in one line
@@ -176,14 +176,14 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     method, model = make_method(experiment), build_model(experiment.model, info)
     streams = streams_of(experiment, method, model)
     clusters = max(1, method.clusters_known)
-    up = streams.layout(clusters) if streams.spans else streams.everywhere
+    up = streams.vector(clusters).tensors if streams.spans else streams.everywhere
     offered = clusters if method.most_offered is None else min(method.most_offered, clusters)
     return ModelSize(
         elements=model.layout.size,
         frozen_elements=sum(map(math.prod, model.frozen.values())),
         travelling_elements=streams.travelling.size,
         stream_elements=up.size,
-        fetched_elements=streams.layout(offered).size,
+        fetched_elements=streams.vector(offered).tensors.size,
         shared_layers=streams.everywhere.names,
         own_layers=streams.own.names,
         is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,

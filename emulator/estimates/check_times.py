@@ -27,8 +27,7 @@ from fedstrata.methods import Moment, make_method
 from fedstrata.partitions import example_counts
 from fedstrata.record.timeline import PARTS
 from fedstrata.streams.cohort import cohort
-from fedstrata.streams.homes import homes_of
-from fedstrata.streams.streams import are_placed_by_index, asks_in_training, spans_lps
+from fedstrata.streams.homes import are_placed_by_index, asks_in_training, homes_of, spans_lps
 from fedstrata.v1 import rounds_pb2 as pb
 
 ROUNDS_MAX = 20  # LPS rounds whose random draws are used

@@ -20,7 +20,7 @@ from fedstrata.methods import make_method
 from fedstrata.record.summary import Summary
 from fedstrata.record.timeline import FLOWS, FlowRow, RunTimes
 from fedstrata.record.timing import Timing
-from fedstrata.streams.streams import asks_in_training
+from fedstrata.streams.homes import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -95,4 +95,4 @@ def lps_memory(experiment: Experiment) -> int:
     streams = streams_of(experiment, method, model)
     if not streams.spans:
         return 10 * streams.travelling.size
-    return 22 * streams.layout(max(1, method.clusters_known)).size
+    return 22 * streams.vector(max(1, method.clusters_known)).tensors.size

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import MODELS, Experiment
 from fedstrata.methods import Method, Moment, Reach, places_late
-from fedstrata.streams.homes import lps_count
-from fedstrata.streams.streams import asks_in_training, spans_lps
+from fedstrata.streams.homes import asks_in_training, lps_count, spans_lps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from fedstrata.experiment.links import check_link
 from fedstrata.experiment.partition import NaturalPartition
 from fedstrata.experiment.schedule import SetLink
 from fedstrata.methods import Method, Moment
-from fedstrata.streams.homes import home_of, homes_of, lps_known
-from fedstrata.streams.streams import are_placed_by_index
+from fedstrata.streams.homes import are_placed_by_index, home_of, homes_of, lps_known
 
 
 def check_values(experiment: Experiment, method: Method) -> None:

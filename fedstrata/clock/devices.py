@@ -10,7 +10,7 @@ import numpy as np
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import ScheduleEntry
 from fedstrata.methods import Moment, make_method
-from fedstrata.streams.streams import asks_in_training
+from fedstrata.streams.homes import asks_in_training
 
 SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": addresses that only these draws use
 

@@ -1,10 +1,34 @@
-"""The LPS of each device, and the number of LPSs."""
+"""The LPS of each device, the number of LPSs, and whether clusters span LPSs."""
 
 from collections.abc import Sequence
 
 from fedstrata.experiment import Experiment
-from fedstrata.methods.base import Method
-from fedstrata.streams.streams import are_placed_by_index
+from fedstrata.methods.base import Method, Moment
+
+
+def spans_lps(experiment: Experiment, method: Method) -> bool:
+    """Return whether clusters span LPSs. They do if the experiment has a section `topology`, or if the method requires
+    it.
+
+    A method requires it if clusters change, if plans set weights of devices, if devices receive models of other
+    clusters, or if devices no longer send some tensors after a round. The GPS decides all this, so it must keep the
+    streams.
+    """
+    return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
+
+
+def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
+    """Return whether a device's index decides its LPS. It does if the experiment has a section `topology`, or if
+    the method asks questions during training. In both cases clusters span LPSs.
+    """
+    return experiment.topology is not None or asks_in_training(method) is not None
+
+
+def asks_in_training(method: Method) -> Moment | None:
+    """Return the moment of a global round at which devices answer a question. Return None if the method asks no
+    question in training.
+    """
+    return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)
 
 
 def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

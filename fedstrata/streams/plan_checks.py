@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from fedstrata.errors import PluginError
 from fedstrata.methods.base import Method, Plan
-from fedstrata.streams.streams import Streams, are_offers
+from fedstrata.streams.streams import Streams
 
 
 def check_plan(streams: Streams, plan: Plan, method: Method, before: Plan | None) -> None:
@@ -40,7 +40,7 @@ def check_plan(streams: Streams, plan: Plan, method: Method, before: Plan | None
     if plan.weights and not method.mixes:
         raise PluginError(f"method {name} has weights in its plan; set mixes = True in the method")
     for channel, shares in plan.weights.items():
-        expected = sum(stream.channel == channel for stream in streams.streams(len(plan.clusters)))
+        expected = sum(stream.channel == channel for stream in streams.vector(len(plan.clusters)).streams)
         _check_weights(name, channel, shares, expected)
 
 
@@ -65,3 +65,19 @@ def _check_weights(name: str, channel: str, streams: Sequence[Mapping[int, float
         )
     if not all(0 <= share < math.inf for shares in streams for share in shares.values()):
         raise PluginError(f"method {name}: a weight of {channel!r} is negative or not finite")
+
+
+def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
+    """Return whether `offers` is valid. For each cluster, it lists the clusters from which the devices of the cluster
+    receive models. Each list must be as `is_offered` says.
+    """
+    return len(offers) == clusters and all(
+        is_offered(number, offered, clusters) for number, offered in enumerate(offers)
+    )
+
+
+def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
+    """Check the list of clusters from which the devices of `cluster` receive models. Return whether all clusters in the
+    list exist, are in ascending order, and include `cluster` itself.
+    """
+    return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters

@@ -15,6 +15,7 @@ to the GPS. If clusters span LPSs, the GPS keeps all streams, and every LPS send
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import Experiment
-from fedstrata.methods.base import Channel, Method, Moment, Plan, Reach
+from fedstrata.methods.base import Channel, Method, Plan, Reach
 from fedstrata.process.quoting import quoted
+from fedstrata.streams.homes import spans_lps
 from fedstrata.tensors.layout import Flat, Layout, TensorSpec
 from fedstrata.tensors.stream_sums import Route
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from fedstrata.models import Model
 
 UPDATE_PART = "update"  # name of the only part of an update, or of an aggregate of the shared layers
-Clusters = int | Sequence[int]  # a number of clusters, or the numbers of some clusters
 WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to multiples of 1 / WEIGHT_GRID, so that their sums are exact
 
 
@@ -51,7 +52,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """Hold the channels of a run, with the layouts of their tensors, and calculate where each stream is in a vector."""
+    """Hold the channels of a run, with the layouts of their tensors."""
 
     model: Layout  # layout of the whole model on a device
     channels: tuple[Channel, ...]
@@ -143,49 +144,79 @@ class Streams:
         """The layout of the tensors that never leave a device, in the model's order."""
         return self._of(Reach.DEVICE)
 
-    def streams(self, clusters: Clusters) -> list[Stream]:
-        """Return all streams in the order in which the vector has them: first the streams for all devices, then cluster
-        by cluster.
+    def vector(self, clusters: int | Sequence[int]) -> "VectorLayout":
+        """Return the layout of the vector of all streams. `clusters` is the number of clusters, or the numbers of some
+        clusters.
         """
-        shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
-        apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
+        return VectorLayout(self, range(clusters) if isinstance(clusters, int) else clusters)
+
+
+class VectorLayout:
+    """Describe the vector of all streams, in which the streams for all devices come first, then cluster by cluster.
+
+    For example, a model has a tensor `base` with 3 values and reach EVERYWHERE, and a tensor `head` with 2 values and
+    reach CLUSTER. With two clusters, values 0 to 2 of the vector are `base`, values 3 and 4 are `0/head`, the head of
+    cluster 0, and values 5 and 6 are `1/head`.
+    """
+
+    def __init__(self, streams: Streams, clusters: Sequence[int]) -> None:
+        """Set `clusters`, the numbers of the clusters in ascending order."""
+        self.clusters = clusters
+        self.travelling = streams.travelling
+        self._channels = streams.channels
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """The streams in the order in which the vector has them."""
+        shared = [channel for channel in self._channels if channel.reach is Reach.EVERYWHERE]
+        apart = [channel for channel in self._channels if channel.reach is Reach.CLUSTER]
         found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
         return found + [
-            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in _numbers(clusters) for c in apart
+            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in self.clusters for c in apart
         ]
 
-    def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
-        """Return the parts of a payload with all streams: the name and the layout of each part."""
-        return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
+    @property
+    def parts(self) -> list[tuple[str, Layout]]:
+        """The parts of a payload with all streams: the name and the layout of each part."""
+        return [(stream.name, stream.tensors) for stream in self.streams]
 
-    def layout(self, clusters: Clusters) -> Layout:
-        """Return the layout of the vector of all streams. The names of a cluster's tensors begin with the cluster's
-        number.
-        """
+    @cached_property
+    def tensors(self) -> Layout:
+        """The layout of the vector. The names of a cluster's tensors begin with the cluster's number."""
         return Layout(
             tuple(
                 tensor
                 if stream.cluster is None
                 else TensorSpec(name=f"{stream.cluster}/{tensor.name}", shape=tensor.shape)
-                for stream in self.streams(clusters)
+                for stream in self.streams
                 for tensor in stream.tensors.tensors
             )
         )
 
-    def places(self, clusters: int) -> list[slice]:
-        """Return the slice of each stream in the vector of all streams."""
-        found, start = [], 0
-        for stream in self.streams(clusters):
-            found.append(slice(start, start + stream.tensors.size))
-            start += stream.tensors.size
-        return found
+    @property
+    def sizes(self) -> list[int]:
+        """The number of values of each stream."""
+        return [stream.tensors.size for stream in self.streams]
 
-    def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
-        """Return the slices of the vector of all streams that have the tensors of a cluster's devices. Tensors that
-        never leave a device are not included. The slices are in the model's order.
+    @cached_property
+    def places(self) -> list[slice]:
+        """The slice of each stream in the vector."""
+        stops = list(accumulate(self.sizes))
+        return [slice(stop - size, stop) for size, stop in zip(self.sizes, stops, strict=True)]
+
+    def place(self, channel: str, cluster: int | None) -> slice:
+        """Return the slice of one stream. For the stream of all devices, `cluster` is None."""
+        return self._place_of[channel, cluster]
+
+    @cached_property
+    def _place_of(self) -> dict[tuple[str, int | None], slice]:
+        return {(each.channel, each.cluster): place for each, place in zip(self.streams, self.places, strict=True)}
+
+    def of_cluster(self, cluster: int) -> list[slice]:
+        """Return the slices of the vector that have the tensors of a cluster's devices. Tensors that never leave a
+        device are not included. The slices are in the model's order.
         """
-        layout = self.layout(clusters)
-        starts = dict(zip(layout.names, layout.starts, strict=True))
+        starts = dict(zip(self.tensors.names, self.tensors.starts, strict=True))
         found: list[slice] = []
         for tensor in self.travelling.tensors:
             start = starts[tensor.name] if tensor.name in starts else starts[f"{cluster}/{tensor.name}"]
@@ -195,55 +226,33 @@ class Streams:
                 found.append(slice(start, start + tensor.size))
         return found
 
-    def routes(
-        self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
-    ) -> list[Route]:
+    def routes(self, cluster: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]) -> list[Route]:
         """Return the routes of a device's update: to which stream each range of the update is added, and with which
         weight.
 
         `shares` has the device's weights, by channel and stream, in all channels for which the plan sets weights.
         """
         found = []
-        for number, stream in enumerate(self.streams(clusters)):
-            mixed = shares.get(stream.channel)
-            weight = num_examples if stream.cluster in {None, cluster} else 0
-            if mixed is not None:
-                weight = mixed.get(stream.cluster or 0, 0)
+        for number, weight in enumerate(self.weights(cluster, num_examples, shares)):
             if weight:
                 offset = 0
-                for place in self.travelling.slices_of(stream.tensors):
+                for place in self.travelling.slices_of(self.streams[number].tensors):
                     found.append(Route(place=place, stream=number, offset=offset, weight=weight))
                     offset += place.stop - place.start
         return found
 
-    def weights(
-        self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
-    ) -> list[int]:
-        """Return a device's weight in every stream."""
-        weights = [0] * len(self.streams(clusters))
-        for route in self.routes(cluster, clusters, num_examples, shares):
-            weights[route.stream] = route.weight
-        return weights
+    def weights(self, cluster: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]) -> list[int]:
+        """Return a device's weight in every stream. `shares` is described in `routes`.
 
-
-def _numbers(clusters: Clusters) -> Sequence[int]:
-    return range(clusters) if isinstance(clusters, int) else clusters
-
-
-def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether `offers` is valid. For each cluster, it lists the clusters from which the devices of the cluster
-    receive models. Each list must be as `is_offered` says.
-    """
-    return len(offers) == clusters and all(
-        is_offered(number, offered, clusters) for number, offered in enumerate(offers)
-    )
-
-
-def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
-    """Check the list of clusters from which the devices of `cluster` receive models. Return whether all clusters in the
-    list exist, are in ascending order, and include `cluster` itself.
-    """
-    return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
+        Without shares, the weight is `num_examples` in the streams for all devices and in the streams of the device's
+        own cluster, and 0 in other streams.
+        """
+        return [
+            shares[stream.channel].get(stream.cluster or 0, 0)
+            if stream.channel in shares
+            else num_examples * (stream.cluster in {None, cluster})
+            for stream in self.streams
+        ]
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
@@ -266,28 +275,3 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
     """
     streams = Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
     return streams.without(model.at_home)
-
-
-def spans_lps(experiment: Experiment, method: Method) -> bool:
-    """Return whether clusters span LPSs. They do if the experiment has a section `topology`, or if the method requires
-    it.
-
-    A method requires it if clusters change, if plans set weights of devices, if devices receive models of other
-    clusters, or if devices no longer send some tensors after a round. The GPS decides all this, so it must keep the
-    streams.
-    """
-    return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
-
-
-def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
-    """Return whether a device's index decides its LPS. It does if the experiment has a section `topology`, or if
-    the method asks questions during training. In both cases clusters span LPSs.
-    """
-    return experiment.topology is not None or asks_in_training(method) is not None
-
-
-def asks_in_training(method: Method) -> Moment | None:
-    """Return the moment of a global round at which devices answer a question. Return None if the method asks no
-    question in training.
-    """
-    return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)

@@ -112,7 +112,7 @@ class Bundles:
         }
         devices = self._places.candidates()
         answers = Answers(devices, {question.name: given}, global_round)
-        before = self._plans.before(global_round)
+        before = self._plans.at_start(global_round)
         plan = await asyncio.to_thread(planned, self._method, question.moment, answers, before)
         plan.check_covers(devices, may_be_empty=True)
         check_plan(self._streams, plan, self._method, before)

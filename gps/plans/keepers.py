@@ -1,6 +1,13 @@
 """The streams that the GPS keeps between global rounds, and how they change.
 
-A stream is a set of values that are averaged over the same devices.
+A stream is a set of values that are averaged over the same devices. A plan that is made in a global round can change
+the number of clusters, and can withdraw tensors. So a global round has vectors of three forms:
+
+- The vector at the start, which LPSs receive, has the tensors and clusters of the plan at the start.
+- LPSs' updates and their sums have the tensors of the plan at the start, and the clusters of the plan at the end.
+- The vector at the start of the next global round has the tensors and clusters of the plan at the end.
+
+`Plans` says which plan a global round has at its start and end.
 """
 
 from collections import Counter
@@ -8,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fedstrata.experiment import Experiment
-from fedstrata.methods import Channel, Method, Reach
+from fedstrata.methods import Channel, Method, Plan, Reach
 from fedstrata.models import Model
 from fedstrata.rounds import Offer
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
-from fedstrata.streams.streams import UPDATE_PART, Streams, shares_of
+from fedstrata.streams.streams import UPDATE_PART, Streams, VectorLayout, shares_of
 from fedstrata.tensors import Flat, Layout, OneSum, PartialSums
 from gps.plans.places import Places
 
@@ -64,20 +71,19 @@ class Keeper:
         self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by number of clusters and layout
         self.is_fetched_first = streams.spans  # whether LPSs fetch the initial model, instead of computing it
 
-    def _clusters(self, global_round: int) -> int:
-        return len(self._plans.before(global_round).clusters)
+    def _at_start(self, global_round: int) -> VectorLayout:
+        """Return the layout of the vector at the start of a global round."""
+        plan = self._plans.at_start(global_round)
+        return self._kept.without(plan.withdrawn).vector(len(plan.clusters))
 
-    def _at(self, global_round: int) -> Streams:
-        """Return the streams at the start of a global round. The updates of LPSs in this round have the same tensors as
-        these streams.
-        """
-        return self._kept.without(self._plans.before(global_round).withdrawn)
+    def _of_updates(self, global_round: int) -> VectorLayout:
+        """Return the layout of LPSs' updates in a global round."""
+        sent = self._kept.without(self._plans.at_start(global_round).withdrawn)
+        return sent.vector(len(self._plans.at_end(global_round).clusters))
 
     def layout(self, global_round: int) -> Layout:
-        """Return the layout of the vector with all streams, which LPSs receive at the start of a global round. The
-        layout depends on the plan for this round.
-        """
-        return self._at(global_round).layout(self._clusters(global_round))
+        """Return the tensors of the vector at the start of a global round."""
+        return self._at_start(global_round).tensors
 
     def initial(self) -> Iterator[Flat]:
         """Yield the vector at the start of the first global round, in pieces.
@@ -85,7 +91,7 @@ class Keeper:
         Each cluster's streams have their own initial weights. Streams for all devices have the initial weights of the
         first cluster.
         """
-        for stream in self._at(0).streams(self._clusters(0)):
+        for stream in self._at_start(0).streams:
             whole = self._streams.with_tables(self._method.initial(self._model, stream.cluster or 0))
             for place in self._streams.whole.slices_of(stream.tensors):
                 yield whole[place]
@@ -97,29 +103,28 @@ class Keeper:
         """
         if not self._kept.spans:
             return Offer(model)
-        plan = self._plans.before(global_round)
-        clusters = len(plan.clusters)
+        plan = self._plans.at_start(global_round)
         return Offer(
             model,
-            clusters=clusters,
-            parts=self._at(global_round).parts(clusters),
+            clusters=len(plan.clusters),
+            parts=self._at_start(global_round).parts,
             offers=plan.offers,
             withdrawn=plan.withdrawn,
             told=self._plans.told(plan),
         )
 
     def acceptance(self, global_round: int) -> Acceptance:
-        """Return the required form of LPSs' updates in a global round, according to the newest plan of the round.
-        Updates that arrive after the deadline must have this form, too.
+        """Return the required form of LPSs' updates in a global round. Updates that arrive after the deadline must have
+        this form, too.
 
         If clusters span LPSs, an LPS's update has one part per stream. With one LPS round per global round, the parts
         are exact sums of the devices' updates. Otherwise the parts are the changes of the streams at the LPS.
         """
-        clusters, streams = self._clusters(global_round + 1), self._at(global_round)
-        key = clusters, streams.travelling
+        updates = self._of_updates(global_round)
+        key = len(updates.clusters), updates.travelling
         if key not in self._acceptances:
             encoding = "exact" if self._is_exact else self._experiment.links.lps_gps.up
-            self._acceptances[key] = Acceptance(streams.layout(clusters), encoding, streams.parts(clusters))
+            self._acceptances[key] = Acceptance(updates.tensors, encoding, updates.parts)
         return self._acceptances[key]
 
     def sums(self, children: Mapping[str, int], global_round: int) -> Gathered:
@@ -129,18 +134,20 @@ class Keeper:
         If each LPS has a cluster of its own, an LPS's weight is its number of examples, summed over the LPS rounds of
         the global round. If clusters span LPSs, an LPS has a separate weight for each stream.
         """
-        clusters, streams = len(self._plans.now.clusters), self._at(global_round)
-        sizes = [stream.tensors.size for stream in streams.streams(clusters)]
-        if not streams.spans:
-            return OneSum(sum(sizes), {name: self._rounds * examples for name, examples in children.items()})
-        return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
+        updates = self._of_updates(global_round)
+        if not self._kept.spans:
+            weights = {name: self._rounds * examples for name, examples in children.items()}
+            return OneSum(updates.tensors.size, weights)
+        plan = self._plans.at_end(global_round)
+        most = {home: self._most(home, plan, updates) for home in children}
+        return PartialSums(updates.sizes, most, is_exact=self._is_exact)
 
-    def _most(self, home: str, clusters: int) -> list[int]:
+    def _most(self, home: str, plan: Plan, updates: VectorLayout) -> list[int]:
         """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices, times
         the number of LPS rounds in a global round.
         """
         devices: list[tuple[int, int, dict[str, dict[int, int]]]]  # cluster, examples, shares
-        plan, weight = self._plans.now, self._places.weight
+        weight = self._places.weight
         members = [(device, device.cluster or 0) for device in self._places.members(home)]
         if plan.weights:
             devices = [(cluster, weight(each), shares_of(plan, each.device_index)) for each, cluster in members]
@@ -149,9 +156,8 @@ class Keeper:
             for device, cluster in members:
                 examples[cluster] += weight(device)
             devices = [(cluster, count, {}) for cluster, count in examples.items()]
-        weights = [self._streams.weights(cluster, clusters, count, shares) for cluster, count, shares in devices]
-        streams = range(len(self._streams.streams(clusters)))
-        return [self._rounds * sum(each[number] for each in weights) for number in streams]
+        weights = [updates.weights(cluster, count, shares) for cluster, count, shares in devices]
+        return [self._rounds * sum(each[number] for each in weights) for number in range(len(updates.streams))]
 
     def changes(self, sums: Gathered, global_round: int) -> Iterator[PieceChange]:
         """Yield how the vector changes in a global round, piece by piece, in the order of the changed vector.
@@ -163,28 +169,22 @@ class Keeper:
             NoUpdatesError: every LPS has a cluster of its own, and no LPS has sent an update.
         """
         totals = sums.streams if isinstance(sums, PartialSums) else [sums.total]
-        before, streams = self._clusters(global_round), self._at(global_round)
-        starts = {
-            (stream.channel, stream.cluster): place.start
-            for stream, place in zip(streams.streams(before), streams.places(before), strict=True)
-        }
-        plan = self._plans.before(global_round + 1)
-        following = self._at(global_round + 1).streams(len(plan.clusters))
+        before, plan = self._at_start(global_round), self._plans.at_end(global_round)
         gathered = {
             (stream.channel, stream.cluster): (stream.tensors, total)
-            for stream, total in zip(streams.streams(len(plan.clusters)), totals, strict=True)
+            for stream, total in zip(self._of_updates(global_round).streams, totals, strict=True)
         }
-        for stream in following:
+        for stream in self._at_start(global_round + 1).streams:
             tensors, total = gathered[stream.channel, stream.cluster]
             parent = stream.cluster
             if parent is not None and plan.parents:
                 parent = plan.parents[parent]
-            start = starts[stream.channel, parent]
+            start = before.place(stream.channel, parent).start
             is_mixed = self._is_exact and stream.channel in plan.weights
             for place in tensors.slices_of(stream.tensors):  # all tensors that are not withdrawn
                 for a, b in pieces_of(place.stop - place.start):
                     first, last = place.start + a, place.start + b
-                    mean = total.mean(first, last) if total.num_examples or not streams.spans else None
+                    mean = total.mean(first, last) if total.num_examples or not self._kept.spans else None
                     yield PieceChange(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
@@ -193,10 +193,8 @@ class Keeper:
         """
         if not self._kept.spans:
             return {}
-        clusters, streams = self._clusters(global_round), self._at(global_round)
+        vector = self._at_start(global_round)
         return {
-            self._places.cluster_name(number): ModelView(
-                model, streams.of_cluster(number, clusters), streams.travelling
-            )
-            for number in range(clusters)
+            self._places.cluster_name(number): ModelView(model, vector.of_cluster(number), vector.travelling)
+            for number in vector.clusters
         }

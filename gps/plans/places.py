@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Candidate, Method, Plan
 from fedstrata.privacy.updates import weight_of
-from fedstrata.streams.homes import home_of, homes_of, lps_known
-from fedstrata.streams.streams import are_placed_by_index, spans_lps
+from fedstrata.streams.homes import are_placed_by_index, home_of, homes_of, lps_known, spans_lps
 from gps.devices.roster import Device, Roster
 from gps.journal.journal import Journal
 from gps.plans.plan import Plans, cluster_of
@@ -78,7 +77,7 @@ class Places:
         if self.plans.first is not None:
             for number, members in enumerate(homes_of(self._experiment, self._method, self.plans.first.clusters)):
                 homes.update(dict.fromkeys(members, number))
-        clusters.update(cluster_of(self.plans.now))
+        clusters.update(cluster_of(self.plans.newest))
         for global_round, index, home in self._journal.plans.moves():
             moves.append((global_round, index, homes[index], home))
             self._left.add((homes[index], index))

@@ -18,7 +18,17 @@ NO_PLAN = Plan(clusters=(), rule="")  # applies until the method has made its fi
 
 
 class Plans:
-    """Hold the plans made so far. The newest plan applies."""
+    """Hold the plans made so far. Each plan applies until the next plan is made.
+
+    The GPS makes the first plan before training. A method that asks devices in training makes another plan in each
+    global round. Then an open global round has two plans:
+
+    - The plan at its start: devices receive models by this plan.
+    - The plan at its end: the updates of devices are averaged by this plan, and the next global round starts with it.
+
+    For example, plan A is made before training, B in global round 0, and C in global round 1. Then global round 0 has
+    A at its start and B at its end, global round 1 has B and C, and global round 2 has C and C.
+    """
 
     def __init__(self, method: Method, journal: Journal) -> None:
         self._method = method
@@ -37,14 +47,20 @@ class Plans:
         return self._made.get(BEFORE)
 
     @property
-    def now(self) -> Plan:
+    def newest(self) -> Plan:
         """The newest plan. Before the first plan is made, this is `NO_PLAN`."""
         return self._made[max(self._made)] if self._made else NO_PLAN
 
-    def before(self, global_round: int) -> Plan:
-        """Return the plan that applies at the start of a global round. If there is no such plan, return `NO_PLAN`."""
+    def at_start(self, global_round: int) -> Plan:
+        """Return the plan at the start of a global round. If there is no such plan, return `NO_PLAN`."""
         made_in = max((made_in for made_in in self._made if made_in < global_round), default=None)
         return NO_PLAN if made_in is None else self._made[made_in]
+
+    def at_end(self, global_round: int) -> Plan:
+        """Return the plan at the end of a global round. Until the plan of this global round is made, this is the plan
+        at the start.
+        """
+        return self.at_start(global_round + 1)
 
     def of_round(self, global_round: int) -> Plan | None:
         """Return the plan that was made in a global round from devices' answers. If there is no such plan yet, return

@@ -37,7 +37,7 @@ class RoundStart:
 
     lps_round: int
     model: AnyModel
-    base: AnyModel
+    base: AnyModel  # the model at the start of the global round
     report: pb.ReportHeader
 
     def close(self) -> None:

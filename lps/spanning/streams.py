@@ -13,7 +13,8 @@ from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.streams.streams import UPDATE_PART, Streams, are_offers
+from fedstrata.streams.plan_checks import are_offers
+from fedstrata.streams.streams import UPDATE_PART, Streams
 from fedstrata.tensors import Fold, Layout, RoutedSums
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -148,7 +149,7 @@ class ReceivedStreams(Holding):
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> RoutedSums:
         members = self._parts.members
-        sizes = [stream.tensors.size for stream in self._streams.streams(members.clusters)]
+        sizes = self._streams.vector(members.clusters).sizes
         return RoutedSums(sizes, members.routes(self._streams, children), children, fold)
 
     async def written(self) -> None:
@@ -169,11 +170,7 @@ class ReceivedStreams(Holding):
         its channel. Devices send differences, so this adds the weighted values that each device received.
         """
         vector, members = self._base, self._parts.members
-        own = {
-            (stream.channel, stream.cluster): place
-            for stream, place in zip(self._streams.streams(vector.clusters), vector.places, strict=True)
-        }
-        for number, stream in enumerate(self._streams.streams(members.clusters)):
+        for number, stream in enumerate(self._streams.vector(members.clusters).streams):
             if stream.channel not in members.mixed:
                 continue
             times: dict[int | None, int] = {}
@@ -182,7 +179,7 @@ class ReceivedStreams(Holding):
                 times[base] = times.get(base, 0) + sums.weight(child_id, number)
             for base, weight in times.items():
                 if weight:
-                    sums.streams[number].shift(vector.flat[own[stream.channel, base]], weight)
+                    sums.streams[number].shift(vector.flat[vector.layout.place(stream.channel, base)], weight)
 
     # --- the global round ---------------------------------------------------------------------
 
@@ -194,16 +191,16 @@ class ReceivedStreams(Holding):
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)
-        clusters = self._parts.members.clusters  # as of the newest plan
+        following = self._streams.vector(self._parts.members.clusters)  # of the newest plan
         if self._sums is None:
-            return changes(self._vector, self._base, self._streams.parts(clusters), self._parts.gps.link.up)
+            return changes(self._vector, self._base, following.parts, self._parts.gps.link.up)
         sums, self._sums = self._sums, None
-        return partial_sums(self._streams, clusters, sums)
+        return partial_sums(following, sums)
 
 
 def accepted_model(experiment: Experiment, streams: Streams, header: pb.ModelHeader) -> Acceptance:
     """Return the required form of a model from the GPS. The model has all streams of the clusters that its header
     states.
     """
-    travelling, clusters = streams.without(header.withdrawn), min(header.clusters, experiment.device_count)
-    return Acceptance(travelling.layout(clusters), experiment.links.lps_gps.down, travelling.parts(clusters))
+    vector = streams.without(header.withdrawn).vector(min(header.clusters, experiment.device_count))
+    return Acceptance(vector.tensors, experiment.links.lps_gps.down, vector.parts)

@@ -65,7 +65,7 @@ class Setting:
 
     @property
     def clusters(self) -> tuple[tuple[int, ...], ...]:
-        return self.gps.plans.now.clusters
+        return self.gps.plans.newest.clusters
 
 
 @pytest.fixture
@@ -107,10 +107,10 @@ async def test_a_killed_gps_asks_nobody_twice_and_makes_the_same_plan(setting: S
     setting.restart()
     await setting.bundle("lps-1", SECOND)
     assert await setting.plan()
-    made = setting.gps.plans.now
+    made = setting.gps.plans.newest
     setting.restart()
     assert not await setting.plan()
-    assert setting.gps.plans.now == made
+    assert setting.gps.plans.newest == made
 
 
 async def test_on_the_virtual_clock_a_plan_is_made_when_the_last_bundle_is_there(tmp_path: Path) -> None:

@@ -79,10 +79,10 @@ def test_a_restarted_gps_finds_its_plan(gps: GpsParts) -> None:
     before, clusters, version = gps.plans, gps.places.clusters, gps.places.version
     gps.restart()
     found = gps.plans
-    assert (found.is_made, found.now.rule, gps.places.clusters) == (True, "2 as given", clusters)
+    assert (found.is_made, found.newest.rule, gps.places.clusters) == (True, "2 as given", clusters)
     assert gps.places.version == version == 1
-    assert same(found.now, before.now)
-    assert same(found.now, RELATED)
+    assert same(found.newest, before.newest)
+    assert same(found.newest, RELATED)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_a_plan_is_in_force_as_a_restarted_gps_will_read_it(gps: GpsParts) -> No
     memory = {"seen": (1, 2), "by": {3: 0.5}}
     made = Plan(clusters=clusters, rule="own", memory=memory, parents=numbers, offers=((*numbers, 1), (1,)))
     gps.places.make(BEFORE, made)
-    before = gps.plans.now
+    before = gps.plans.newest
     assert before.clusters == PLAN.clusters
     assert before.offers == ((0, 1), (1,))
     assert before.memory == {"seen": [1, 2], "by": {"3": 0.5}}
     gps.restart()
-    assert same(gps.plans.now, before)
+    assert same(gps.plans.newest, before)
     assert [gps.roster.devices[index].cluster for index in range(5)] == [0, 1, 0, 1, 1]
 
 
@@ -163,8 +163,8 @@ def test_arrays_for_all_devices_keep_their_shape(
 ) -> None:
     monkeypatch.setattr(gps.method, "tells", lambda: {"table": ("float64", shape)})
     gps.places.make(BEFORE, replace(PLAN, told={"table": np.ones(shape)}))
-    np.testing.assert_array_equal(gps.plans.now.told["table"], np.ones(shape), strict=True)
-    assert gps.plans.told(gps.plans.now) is not None
+    np.testing.assert_array_equal(gps.plans.newest.told["table"], np.ones(shape), strict=True)
+    assert gps.plans.told(gps.plans.newest) is not None
 
 
 def test_where_devices_were_as_a_round_began_is_known_once_its_plan_is_made_and_after_a_restart(gps: GpsParts) -> None:
@@ -172,8 +172,8 @@ def test_where_devices_were_as_a_round_began_is_known_once_its_plan_is_made_and_
     moved = replace(PLAN, clusters=((0, 1, 2, 3, 4), ()))
     gps.places.make(0, moved)
     for _ in range(2):
-        assert cluster_of(gps.plans.before(0)) == {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
-        assert cluster_of(gps.plans.before(1)) == dict.fromkeys(range(5), 0)
+        assert cluster_of(gps.plans.at_start(0)) == {0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
+        assert cluster_of(gps.plans.at_start(1)) == dict.fromkeys(range(5), 0)
         gps.restart()
 
 
@@ -199,12 +199,12 @@ def test_a_devices_shares_are_whole_multiples_of_the_grid(gps: GpsParts) -> None
     plans = places.plans
     mixed = {"model": ({0: 0.75, 1: 0.25}, {1: 1.0, 4: 1e-9})}
     places.make(BEFORE, replace(PLAN, weights=mixed))
-    assert tuple(plans.now.weights) == ("model",)
-    assert shares_of(plans.now, 0) == {"model": {0: 3 * WEIGHT_GRID // 4}}
-    assert shares_of(plans.now, 1) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
-    assert shares_of(plans.now, 4) == {"model": {}}  # less than half a step of the grid
+    assert tuple(plans.newest.weights) == ("model",)
+    assert shares_of(plans.newest, 0) == {"model": {0: 3 * WEIGHT_GRID // 4}}
+    assert shares_of(plans.newest, 1) == {"model": {0: WEIGHT_GRID // 4, 1: WEIGHT_GRID}}
+    assert shares_of(plans.newest, 4) == {"model": {}}  # less than half a step of the grid
     again = Places(gps.experiment, Mixing({}, Facts(device_count=5)), gps.roster, gps.journal)
-    assert again.plans.now.weights == mixed
+    assert again.plans.newest.weights == mixed
     assert again.clusters == places.clusters == {"cluster-0": [IDS[0], IDS[2]], "cluster-1": [IDS[1], IDS[3], IDS[4]]}
 
 
@@ -228,8 +228,9 @@ def clusters_now(gps: GpsParts) -> list[int | None]:
 def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -> None:
     plans = asking.plans
     assert plans.first is not None
-    assert [plans.first.rule, plans.now.rule] == ["2 as given", "in round 1"]
-    assert [plans.before(number).rule for number in range(4)] == ["2 as given", "in round 0", *["in round 1"] * 2]
+    assert [plans.first.rule, plans.newest.rule] == ["2 as given", "in round 1"]
+    assert [plans.at_start(number).rule for number in range(3)] == ["2 as given", "in round 0", "in round 1"]
+    assert [plans.at_end(number).rule for number in range(3)] == ["in round 0", "in round 1", "in round 1"]
     assert plans.of_round(2) is None
     assert (plans.planned_rounds, asking.places.version) == (2, 3)
     assert clusters_now(asking) == [1, 1, 0, 0, 1]
@@ -237,7 +238,7 @@ def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -
 
 def test_devices_stay_on_their_lps_when_they_change_their_cluster(asking: GpsParts) -> None:
     assert asking.places.homes == {"lps-0": list(IDS)}
-    assert len(asking.plans.now.clusters) == 2
+    assert len(asking.plans.newest.clusters) == 2
 
 
 def test_all_plans_outlive_a_restart(asking: GpsParts) -> None:
@@ -245,7 +246,7 @@ def test_all_plans_outlive_a_restart(asking: GpsParts) -> None:
     asking.restart()
     after = asking.plans
     for number in range(4):
-        assert same(after.before(number), before.before(number))
+        assert same(after.at_start(number), before.at_start(number))
     assert (after.planned_rounds, asking.places.version) == (2, 3)
     assert clusters_now(asking) == [1, 1, 0, 0, 1]
 
@@ -254,12 +255,12 @@ def test_a_global_round_that_is_done_again_keeps_its_own_plan_and_forgets_later_
     asking.journal.answers.add_bundle("losses", 0, "lps-0", {0: b"kept"})
     asking.journal.answers.add_bundle("losses", 1, "lps-0", {0: b"forgotten"})
     asking.places.go_back_to(0)
-    assert (asking.plans.now.rule, asking.plans.planned_rounds) == ("in round 0", 1)
+    assert (asking.plans.newest.rule, asking.plans.planned_rounds) == ("in round 0", 1)
     assert clusters_now(asking) == [1, 1, 0, 1, 1]
     assert (asking.journal.answers.bundled(0), asking.journal.answers.bundled(1)) == ({"lps-0"}, set())
     assert asking.journal.answers.all("losses", 1) == {}
     asking.restart()
-    assert asking.plans.now.rule == "in round 0"
+    assert asking.plans.newest.rule == "in round 0"
     assert clusters_now(asking) == [1, 1, 0, 1, 1]
 
 
@@ -278,7 +279,7 @@ def test_a_version_is_never_given_to_two_plans_whatever_is_taken_back_and_restar
 
 def test_going_back_to_the_newest_plan_changes_nothing(asking: GpsParts) -> None:
     asking.places.go_back_to(1)
-    assert (asking.plans.now.rule, asking.places.version) == ("in round 1", 3)
+    assert (asking.plans.newest.rule, asking.places.version) == ("in round 1", 3)
 
 
 # --- late devices -------------------------------------------------------------------------------------------

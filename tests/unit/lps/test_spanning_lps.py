@@ -44,7 +44,7 @@ def f32(*values: float) -> Flat:
 
 
 def test_a_view_reads_the_stretches_of_its_source_one_after_the_other() -> None:
-    view = ModelView(ModelInMemory(STREAMS.layout(2), ALL), STREAMS.of_cluster(1, 2), MODEL)
+    view = ModelView(ModelInMemory(STREAMS.vector(2).tensors, ALL), STREAMS.vector(2).of_cluster(1), MODEL)
     assert view.read_all().tolist() == [1, 2, 3, 20, 21]
     for start in range(6):
         for stop in range(start, 6):
@@ -53,7 +53,7 @@ def test_a_view_reads_the_stretches_of_its_source_one_after_the_other() -> None:
 
 def test_a_view_has_the_digest_of_a_file_of_what_it_shows(tmp_path: Path) -> None:
     metadata = {"format": "fedstrata", "run_id": "run-1"}
-    view = ModelView(ModelInMemory(STREAMS.layout(2), ALL, metadata), STREAMS.of_cluster(0, 2), MODEL)
+    view = ModelView(ModelInMemory(STREAMS.vector(2).tensors, ALL, metadata), STREAMS.vector(2).of_cluster(0), MODEL)
     path = tmp_path / "cluster-0.safetensors"
     write_model(path, MODEL, view.pieces(), view.metadata)
     written = ModelFile(path, MODEL)
@@ -61,7 +61,7 @@ def test_a_view_has_the_digest_of_a_file_of_what_it_shows(tmp_path: Path) -> Non
     assert written.digest == view.digest
     assert written.scales() == view.scales()
     written.close()
-    other = ModelView(ModelInMemory(STREAMS.layout(2), ALL, metadata), STREAMS.of_cluster(1, 2), MODEL)
+    other = ModelView(ModelInMemory(STREAMS.vector(2).tensors, ALL, metadata), STREAMS.vector(2).of_cluster(1), MODEL)
     assert other.digest != view.digest
 
 
@@ -92,7 +92,7 @@ def test_who_fetches_all_is_offered_every_stream_and_told_which_cluster_it_is_in
     offers = vector().offers(of_all=True)
     assert [(offer.cluster, offer.clusters) for offer in offers.values()] == [(0, 2), (1, 2)]
     assert all(offer.model.read_all().tolist() == ALL.tolist() for offer in offers.values())
-    assert [name for name, _ in STREAMS.parts(2)] == ["shared", "0/head", "1/head"]
+    assert [name for name, _ in STREAMS.vector(2).parts] == ["shared", "0/head", "1/head"]
 
 
 def test_who_is_offered_some_streams_gets_these_alone_and_is_told_which_they_are() -> None:
@@ -126,7 +126,7 @@ def test_an_lps_that_is_back_asks_for_patience_until_it_knows_what_travels() -> 
 
 def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:
     """The sums of devices, by name their cluster, examples and update."""
-    routes = {name: STREAMS.routes(cluster, 2, examples, {}) for name, (cluster, examples, _) in updates.items()}
+    routes = {name: STREAMS.vector(2).routes(cluster, examples, {}) for name, (cluster, examples, _) in updates.items()}
     sums = RoutedSums([3, 2, 2], routes, {name: examples for name, (_, examples, _) in updates.items()})
     for name, (_, examples, update) in updates.items():
         sums.fold(name, 0, update, (examples,))
@@ -148,7 +148,7 @@ def weights_of(upward: Upward) -> list[tuple[str, int]]:
 
 def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> None:
     sums = sums_of(a=(0, 1, f32(4, 4, 4, 8, 8)), b=(0, 3, f32(0, 0, 0, 0, 4)))
-    upward = partial_sums(STREAMS, 2, sums)
+    upward = partial_sums(STREAMS.vector(2), sums)
     assert (upward.codec.encoding, upward.codec.payload_bytes) == ("exact", 7 * 8)
     assert weights_of(upward) == [("shared", 4), ("0/head", 4), ("1/head", 0)]
     grid = 2**32
@@ -160,8 +160,8 @@ def test_partial_sums_go_up_as_they_stand_with_the_weight_of_each_stream() -> No
 def test_after_rounds_of_its_own_an_lps_sends_how_far_each_stream_has_moved() -> None:
     moved = vector().moved(sums_of(a=(1, 2, f32(127, 0, 0, 0, 254))))
     whole, scaled = (
-        changes(moved, vector(), STREAMS.parts(2), "float32"),
-        changes(moved, vector(), STREAMS.parts(2), "int8"),
+        changes(moved, vector(), STREAMS.vector(2).parts, "float32"),
+        changes(moved, vector(), STREAMS.vector(2).parts, "int8"),
     )
     assert whole.read(0, 7).tolist() == scaled.read(0, 7).tolist() == [127, 0, 0, 0, 0, 0, 254]
     assert (whole.codec.scales, scaled.codec.scales) == ((), (1.0, 0.0, 2.0))
@@ -172,7 +172,7 @@ def test_a_stream_that_moved_in_one_of_several_lps_rounds_counts_by_those_who_mo
     second = sums_of(c=(1, 2, f32(1, 0, 0, 5, 5)))  # nobody of cluster 0
     moved = vector().moved(first).moved(second)
     assert moved.flat.tolist() == [3, 3, 4, 12, 16, 25, 26]
-    upward = changes(moved, vector(), STREAMS.parts(2), "float32")
+    upward = changes(moved, vector(), STREAMS.vector(2).parts, "float32")
     assert upward.read(0, 7).tolist() == [2, 1, 1, 2, 5, 5, 5]
     assert weights_of(upward) == [("shared", 6), ("0/head", 4), ("1/head", 2)]
 
@@ -295,7 +295,7 @@ async def test_devices_of_which_no_report_is_here_have_no_bytes_from_before_and_
     metrics = ProcessMetrics("lps")
     metrics.links.counter(LinkKey(link="device-lps", direction="up", kind="update", end="parent"))(1_000)
     notes = Notes("lps-1", CLASSIFICATION, metrics, LOG, RefusedDevices(tmp_path, "lps-1", LOG))
-    layout = STREAMS.layout(2)
+    layout = STREAMS.vector(2).tensors
     received = ReceivedModel(
         round=2, global_round=2, evaluate_only=True, plan_version=0, flat=np.zeros(layout.size, np.float32), clusters=2
     )

@@ -16,7 +16,7 @@ from fedstrata.tensors import Flat, OneSum, PartialSums, Route, RoutedSums
 from tests.support.two_layers import STREAMS
 
 CLUSTERS = 3
-SIZES = [stream.tensors.size for stream in STREAMS.streams(CLUSTERS)]  # 3, then 2 for each cluster
+SIZES = STREAMS.vector(CLUSTERS).sizes  # 3, then 2 for each cluster
 COUNT = len(SIZES)
 
 
@@ -31,11 +31,11 @@ class Child:
 
     def routes(self, *, is_mixed: bool) -> list[Route]:
         shares = {"head": dict(enumerate(self.shares))} if is_mixed else {}
-        return STREAMS.routes(self.cluster, CLUSTERS, self.examples, shares)
+        return STREAMS.vector(CLUSTERS).routes(self.cluster, self.examples, shares)
 
     def most(self, *, is_mixed: bool) -> list[int]:
         shares = {"head": dict(enumerate(self.shares))} if is_mixed else {}
-        return STREAMS.weights(self.cluster, CLUSTERS, self.examples, shares)
+        return STREAMS.vector(CLUSTERS).weights(self.cluster, self.examples, shares)
 
 
 share = st.integers(0, WEIGHT_GRID)

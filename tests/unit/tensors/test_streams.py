@@ -20,15 +20,9 @@ from fedstrata.methods import (
     Reach,
     make_method,
 )
-from fedstrata.streams.homes import home_of, homes_of
+from fedstrata.streams.homes import asks_in_training, home_of, homes_of, spans_lps
 from fedstrata.streams.plan_checks import check_plan
-from fedstrata.streams.streams import (
-    WEIGHT_GRID,
-    Streams,
-    asks_in_training,
-    shares_of,
-    spans_lps,
-)
+from fedstrata.streams.streams import WEIGHT_GRID, Streams, shares_of
 from fedstrata.tensors import Layout, Route
 from tests.support.gps_parts import TEXT
 from tests.support.methods import method_with
@@ -56,16 +50,16 @@ def test_what_travels_is_in_the_models_order_and_what_a_device_keeps_is_left_out
 
 
 def test_streams_are_everybodys_and_then_cluster_by_cluster() -> None:
-    assert [stream.name for stream in STREAMS.streams(2)] == ["shared", "0/head", "1/head"]
-    assert STREAMS.layout(2).names == ("fc1.bias", "0/fc1", "0/fc2", "1/fc1", "1/fc2")
-    assert STREAMS.places(2) == [slice(0, 2), slice(2, 9), slice(9, 16)]
+    assert [stream.name for stream in STREAMS.vector(2).streams] == ["shared", "0/head", "1/head"]
+    assert STREAMS.vector(2).tensors.names == ("fc1.bias", "0/fc1", "0/fc2", "1/fc1", "1/fc2")
+    assert STREAMS.vector(2).places == [slice(0, 2), slice(2, 9), slice(9, 16)]
 
 
 def test_a_clusters_model_lies_in_the_vector_of_all_streams_in_stretches() -> None:
     # fc1 of cluster 1 is at 9 to 13, everybody's bias at 0 to 2, its fc2 at 13 to 16
-    assert STREAMS.of_cluster(1, 2) == [slice(9, 13), slice(0, 2), slice(13, 16)]
+    assert STREAMS.vector(2).of_cluster(1) == [slice(9, 13), slice(0, 2), slice(13, 16)]
     whole = Streams(model=MODEL, channels=(Channel(name="model", tensors=MODEL, reach=Reach.CLUSTER),), spans=True)
-    assert whole.of_cluster(1, 3) == [slice(10, 20)]
+    assert whole.vector(3).of_cluster(1) == [slice(10, 20)]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +82,8 @@ def test_tables_lie_behind_the_models_tensors_and_travel_as_far_as_their_channel
     assert streams.whole.names == (*MODEL.names, "scores", "weights", "diary")
     assert streams.everywhere.names == ("fc1.bias", "scores", "weights")
     assert streams.own.names == ("own", "diary")
-    assert [stream.name for stream in streams.streams(2)] == ["shared", "scores", "0/head", "1/head"]
-    assert streams.layout(1).names == ("fc1.bias", "scores", "weights", "0/fc1", "0/fc2")
+    assert [stream.name for stream in streams.vector(2).streams] == ["shared", "scores", "0/head", "1/head"]
+    assert streams.vector(1).tensors.names == ("fc1.bias", "scores", "weights", "0/fc1", "0/fc2")
 
 
 def test_tables_begin_at_zero_and_are_put_behind_the_weights() -> None:
@@ -123,19 +117,19 @@ def test_a_table_has_a_name_of_its_own(shapes: dict[str, tuple[int, ...]]) -> No
 
 def test_an_update_goes_to_everybodys_stream_and_to_its_clusters_own_by_its_examples() -> None:
     # an update has fc1 at 0 to 4, the bias at 4 to 6 and fc2 at 6 to 9
-    assert STREAMS.routes(1, 2, 30, {}) == [
+    assert STREAMS.vector(2).routes(1, 30, {}) == [
         Route(place=slice(4, 6), stream=0, offset=0, weight=30),
         Route(place=slice(0, 4), stream=2, offset=0, weight=30),
         Route(place=slice(6, 9), stream=2, offset=4, weight=30),
     ]
-    assert STREAMS.weights(1, 2, 30, {}) == [30, 0, 30]
+    assert STREAMS.vector(2).weights(1, 30, {}) == [30, 0, 30]
 
 
 def test_an_update_goes_into_every_stream_of_a_mixed_channel_that_it_has_a_share_in() -> None:
     shares = {"head": {0: 7, 1: 5}}
-    assert STREAMS.weights(1, 3, 30, shares) == [30, 7, 5, 0]
-    assert STREAMS.weights(1, 3, 30, {"head": {}}) == [30, 0, 0, 0]
-    assert STREAMS.weights(1, 2, 30, {"shared": {0: 4}}) == [4, 0, 30]
+    assert STREAMS.vector(3).weights(1, 30, shares) == [30, 7, 5, 0]
+    assert STREAMS.vector(3).weights(1, 30, {"head": {}}) == [30, 0, 0, 0]
+    assert STREAMS.vector(2).weights(1, 30, {"shared": {0: 4}}) == [4, 0, 30]
 
 
 def test_shares_are_rounded_to_the_grid_and_those_that_come_to_nothing_left_out() -> None:
@@ -201,9 +195,9 @@ def test_clusters_do_not_change_within_a_global_round_of_several_lps_rounds(plan
 
 
 def test_some_clusters_streams_lie_in_a_vector_as_those_of_all_do() -> None:
-    assert [name for name, _ in STREAMS.parts([1, 3])] == ["shared", "1/head", "3/head"]
-    assert STREAMS.layout([0, 1]) == STREAMS.layout(2)
-    assert STREAMS.of_cluster(3, [1, 3]) == STREAMS.of_cluster(1, 2)
+    assert [name for name, _ in STREAMS.vector([1, 3]).parts] == ["shared", "1/head", "3/head"]
+    assert STREAMS.vector([0, 1]).tensors == STREAMS.vector(2).tensors
+    assert STREAMS.vector([1, 3]).of_cluster(3) == STREAMS.vector(2).of_cluster(1)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +245,7 @@ def test_tensors_that_are_withdrawn_stay_at_devices() -> None:
     streams = STREAMS.without(["fc2"])
     assert streams.travelling.names == ("fc1", "fc1.bias")
     assert streams.own.names == ("fc2", "own")
-    assert streams.layout(2).names == ("fc1.bias", "0/fc1", "1/fc1")
+    assert streams.vector(2).tensors.names == ("fc1.bias", "0/fc1", "1/fc1")
     assert STREAMS.without([]) is STREAMS
     with pytest.raises(PayloadError, match="withdraws tensors that the model does not have: 'stranger'"):
         STREAMS.without(["stranger"])

@@ -4,6 +4,7 @@ moves of devices.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Candidate, Method, Plan
@@ -38,9 +39,21 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
     ]
 
 
+class Move(NamedTuple):
+    """Hold the move of a device from the LPS `before` to the LPS `now`, which has it from a global round on."""
+
+    global_round: int
+    device_index: int
+    before: int
+    now: int
+
+
 class Places:
     """Compute the cluster and the LPS of each device from the journal, at the start and after each change. The results
     are in `Device.cluster` and `Device.home`.
+
+    A device's cluster follows from the newest plan, and its LPS from the first plan. So a device keeps its LPS when a
+    later plan changes its cluster. Only moves of the schedule change its LPS.
     """
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
@@ -50,7 +63,7 @@ class Places:
         self.plans = Plans(method, journal)
         self._journal = journal
         self.spans_lps = spans_lps(experiment, method)
-        self._moves: list[tuple[int, int, int, int]] = []  # global round, device, LPS before, LPS from then on
+        self._moves: list[Move] = []
         self._left: set[tuple[int, int]] = set()  # (LPS, index of a device that has left it)
         self._members: Mapping[str, list[Device]] = {}  # the devices by LPS
         self.homes: Mapping[str, list[str]] = {}  # device ids by LPS
@@ -69,17 +82,16 @@ class Places:
 
         Device ids are also grouped here, in index order, because the GPS needs the groups many times per second.
         """
-        clusters: dict[int, int] = {}
-        homes: dict[int, int] = {}
-        moves: list[tuple[int, int, int, int]] = []
-        for index, clusters[index], homes[index], global_round in self._journal.plans.placed():
+        clusters, homes, moves = dict[int, int](), dict[int, int](), list[Move]()
+        for index, cluster, home, global_round in self._journal.plans.placed():  # late devices
             self._roster.devices[index].from_global_round = global_round
+            clusters[index], homes[index] = cluster, home
+        clusters.update(cluster_of(self.plans.newest))
         if self.plans.first is not None:
             for number, members in enumerate(homes_of(self._experiment, self._method, self.plans.first.clusters)):
                 homes.update(dict.fromkeys(members, number))
-        clusters.update(cluster_of(self.plans.newest))
         for global_round, index, home in self._journal.plans.moves():
-            moves.append((global_round, index, homes[index], home))
+            moves.append(Move(global_round, index, before=homes[index], now=home))
             self._left.add((homes[index], index))
             homes[index] = home
         self._moves = moves
@@ -107,9 +119,9 @@ class Places:
         """Delete the plans and moves of all global rounds after `global_round`, because the GPS continues from that
         global round again.
         """
-        taken_back = [move for move in self._moves if move[0] > global_round]
+        taken_back = [move for move in self._moves if move.global_round > global_round]
         if taken_back or self.plans.planned_rounds > global_round + 1:
-            self._left.update((home, index) for _, index, _, home in taken_back)
+            self._left.update((move.now, move.device_index) for move in taken_back)
             self.plans.forget_after(global_round)
             self._arrange()
 
@@ -141,7 +153,7 @@ class Places:
     def moves(self) -> list[tuple[int, str, str, str]]:
         """Return, for each moved device, the global round from which it moved, its id, the old LPS and the new LPS."""
         ids = self._experiment.device_ids()
-        return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
+        return [(m.global_round, ids[m.device_index], home_name(m.before), home_name(m.now)) for m in self._moves]
 
     def left(self, home: str) -> set[str]:
         """Return the ids of the devices that once belonged to this LPS and were moved away. Some of these devices may

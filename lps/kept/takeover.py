@@ -7,6 +7,7 @@ server (GPS).
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from fedstrata.errors import StateError
 from fedstrata.rounds import ReceivedModel
@@ -106,7 +107,10 @@ class Takeover:
         earlier = self._of_an_earlier_term()
         starts_from = "own old model" if earlier else "initial model"
         self._parts.log.warning("model_held_by_no_device", starts_from=starts_from)
-        return self._state.scratch(earlier.model.pieces() if earlier else iter([self._initial()])), None
+        if earlier is None:
+            return self._state.scratch(iter([self._initial()])), None
+        with closing(earlier):
+            return self._state.scratch(earlier.model.pieces()), None
 
     def _of_an_earlier_term(self) -> RoundStart | None:
         """Return the newest complete state from an earlier term in which this LPS served the cluster. If there is no

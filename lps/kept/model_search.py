@@ -217,6 +217,7 @@ class ModelSearch:
             yield pb.ModelPart(waiting=pb.Waiting(current_round=-1))
 
     def _is_wanted(self, device_id: str) -> bool:
+        """Return whether the search still asks a device for its model."""
         return self._found is None and device_id in self._vote.asked and not self._is_released
 
     async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
@@ -238,7 +239,7 @@ class ModelSearch:
             before.supersede()
         try:
             async with newest.until_superseded(device_id):
-                await self._take_believed(header, parts)
+                await self._take_if_chosen(header, parts)
         except PayloadError:
             self._give_up(device_id)
             raise
@@ -246,7 +247,7 @@ class ModelSearch:
             if self._newest[device_id] is newest:
                 self._end_stream(device_id)
 
-    async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
+    async def _take_if_chosen(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
         """Note which model a device states that it has. If the search chooses this device, read the device's model."""
         who, held_round = header.device_id, self._held[header.device_id]
         if header.round != held_round:
@@ -269,6 +270,7 @@ class ModelSearch:
     async def _whole_model(
         self, header: lps_pb.HeldModelHeader, codec: PayloadCodec, parts: AsyncIterator[lps_pb.HeldModelPart]
     ) -> Flat:
+        """Read and check a device's model. Raises the errors of `take_model`."""
         who = header.device_id
         flat, offset, digest = np.empty(self._layout.size, np.float32), 0, hashlib.sha256()
         async for part in parts:

@@ -243,6 +243,11 @@ class ModelSearch:
         except PayloadError:
             self._give_up(device_id)
             raise
+        except NotReadyError:
+            self._cuts[device_id] += 1
+            if self._cuts[device_id] == MOST_CUTS:
+                self._give_up(device_id)
+            raise
         finally:
             if self._newest[device_id] is newest:
                 self._end_stream(device_id)
@@ -261,34 +266,11 @@ class ModelSearch:
         await self._changes.wait_until(lambda: self._reading == who or not self._is_wanted(who), None)
         if not self._is_wanted(who):
             return
-        flat = await self._whole_model(header, codec, parts)
+        flat = await whole_model(header, self._layout, codec, parts)
         if self._is_wanted(who):
             self._found = Held(lps_round=header.round, flat=flat)
             self._log.info("model_taken_over", device=who, lps_round=header.round)
             self._changes.tell()
-
-    async def _whole_model(
-        self, header: lps_pb.HeldModelHeader, codec: PayloadCodec, parts: AsyncIterator[lps_pb.HeldModelPart]
-    ) -> Flat:
-        """Read and check a device's model. Raises the errors of `take_model`."""
-        who = header.device_id
-        flat, offset, digest = np.empty(self._layout.size, np.float32), 0, hashlib.sha256()
-        async for part in parts:
-            values = codec.decode(part.data, offset)
-            if not np.isfinite(values).all():
-                raise PayloadError(f"the model that {who} holds has values that are not finite")
-            start = offset // codec.element_bytes
-            flat[start : start + len(values)] = values
-            digest.update(part.data)
-            offset += len(part.data)
-        if offset != codec.payload_bytes:
-            self._cuts[who] += 1
-            if self._cuts[who] == MOST_CUTS:
-                self._give_up(who)
-            raise NotReadyError(f"the model of {who} was cut at byte {offset} of {codec.payload_bytes}; send it again")
-        if digest.hexdigest() != header.sha256:
-            raise PayloadError(f"the model that {who} sends has another digest than {who} announced")
-        return flat
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Reply that an update is late, because no round is open yet. The device sends the update again when a
@@ -311,6 +293,27 @@ class ModelSearch:
         later.
         """
         raise NotReadyError("this LPS is taking the cluster over; try again")
+
+
+async def whole_model(
+    header: lps_pb.HeldModelHeader, layout: Layout, codec: PayloadCodec, parts: AsyncIterator[lps_pb.HeldModelPart]
+) -> Flat:
+    """Read and check the model that a device sends. Raises the errors that `take_model` names."""
+    who = header.device_id
+    flat, offset, digest = np.empty(layout.size, np.float32), 0, hashlib.sha256()
+    async for part in parts:
+        values = codec.decode(part.data, offset)
+        if not np.isfinite(values).all():
+            raise PayloadError(f"the model that {who} holds has values that are not finite")
+        start = offset // codec.element_bytes
+        flat[start : start + len(values)] = values
+        digest.update(part.data)
+        offset += len(part.data)
+    if offset != codec.payload_bytes:
+        raise NotReadyError(f"the model of {who} was cut at byte {offset} of {codec.payload_bytes}; send it again")
+    if digest.hexdigest() != header.sha256:
+        raise PayloadError(f"the model that {who} sends has another digest than {who} announced")
+    return flat
 
 
 Handler = RoundServer | ModelSearch  # the object that answers the calls of a cluster's devices

@@ -8,6 +8,8 @@ import yaml
 
 MOST_VALUES = 200_000  # most values of a document, with its aliases expanded; an experiment has a few hundred
 MOST_DIGITS = 1000  # most characters of an integer
+BOOL, TIMESTAMP = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
+OTHER_BASE = re.compile(r"[-+]?(0[0-7_]|.*:)")
 
 
 class EachKeyOnce(yaml.SafeLoader):
@@ -15,6 +17,11 @@ class EachKeyOnce(yaml.SafeLoader):
     last value.
     """
 
+    # As in YAML 1.2, a date is text, and so are yes, no, on and off. Otherwise `seed: yes` would be the number 1.
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in found if tag != (BOOL if first in "yYnNoO" else TIMESTAMP)]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
     _keys = 0  # the keys of all mappings so far, with the merged keys
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -41,9 +48,18 @@ class EachKeyOnce(yaml.SafeLoader):
             raise _refusal(f"it has more than {MOST_VALUES} keys with those of merge keys (<<); merge fewer", node)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Return the integer. Raises ConstructorError for an integer so long that Python would refuse to print it."""
+        """Return the integer.
+
+        Raises:
+            ConstructorError: the integer is so long that Python would refuse to print it, or PyYAML would take it for
+                a number to the base 8 or 60.
+        """
         if len(node.value) > MOST_DIGITS:
             raise _refusal(f"the number {node.value[:9]}… has more than {MOST_DIGITS} characters", node)
+        if OTHER_BASE.match(node.value):
+            raise _refusal(
+                f"{node.value} begins with 0 or has a colon; write a plain number, or quote it as text", node
+            )
         return super().construct_yaml_int(node)
 
 

@@ -229,7 +229,7 @@ def test_a_folder_of_data_and_a_local_partition_go_together() -> None:
         ("partition.tasks.².devices=1", "² must be a number from 0 to 1"),
         (f"partition.tasks.{'9' * 5000}=1", "9 must be a number from 0 to 1"),
         ("seed=[", "the value is not YAML"),
-        ("seed=2026-99-99", "the value is not YAML: month must be in 1..12"),
+        ("seed=!!timestamp 2026-99-99", "the value is not YAML: month must be in 1..12"),
         (f"seed=0x{'f' * 5000}", "the number 0xfffffff… has more than 1000 characters"),
     ],
 )

@@ -49,6 +49,18 @@ def test_numbers_with_an_exponent_need_no_point() -> None:
     assert read_yaml("[1e3, 12e45f, e-3, 1e-]") == ["1e3", "12e45f", "e-3", "1e-"]  # names, and parts of digests
 
 
+def test_words_and_dates_are_text_as_in_yaml_1_2() -> None:
+    assert read_yaml("[yes, No, on, OFF, y, 2026-11-28]") == ["yes", "No", "on", "OFF", "y", "2026-11-28"]
+    assert read_yaml("[true, False, null, ~]") == [True, False, None, None]
+
+
+@pytest.mark.parametrize("number", ["010", "-017", "0_7", "1:30"])
+def test_a_number_that_pyyaml_would_read_to_another_base_is_refused(number: str) -> None:
+    with pytest.raises(ValueError, match=f"{number} begins with 0 or has a colon; write a plain number"):
+        read_yaml(f"seed: {number}")
+    assert read_yaml("[0, -0, 0.5, 0x1f, 1_000]") == [0, 0, 0.5, 31, 1000]
+
+
 def test_values_and_aliases_of_them_are_read() -> None:
     assert read_yaml("a: &a {b: [1, 2]}\nc: *a") == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
 
@@ -62,7 +74,7 @@ def test_aliases_that_stand_for_more_than_can_be_walked_through_are_refused(
         read_yaml(text)
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: 2026-99-99", "[" * 1000, *WRONG_TAGS])
+@pytest.mark.parametrize("text", ["a: [", "a: !!timestamp 2026-99-99", "[" * 1000, *WRONG_TAGS])
 def test_what_is_not_yaml_is_told_in_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^is not YAML: [^\n]+$"):
         read_yaml(text)

@@ -131,7 +131,7 @@ def test_what_is_not_allowed_is_told_in_one_line_that_names_the_cell(
         ("seeds: [", "is not YAML"),
         ("- 1", "must be a mapping"),
         ("base: digits\nseeds: [1]\ncells:\n  one: {}\n  one: {}\n", "'one' is there twice"),
-        ("base: digits\nseeds: [1]\nday: 2020-13-45\n", "bad.yaml is not YAML: month must be in 1..12"),
+        ("base: digits\nseeds: [1]\nday: !!timestamp 2020-13-45\n", "bad.yaml is not YAML: month must be in 1..12"),
         ("base: digits\nseeds: [1]\ncells: &all {one: *all}\n", "bad.yaml has more than 200000 values"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, said: str
     ("base", "said"),
     [
         ("seed: 3\nseed: 4\n", "base mine.yaml: is not YAML: the key 'seed' is there twice"),
-        ("day: 2020-13-45\n", "base mine.yaml: is not YAML: month must be in 1..12"),
+        ("day: !!timestamp 2020-13-45\n", "base mine.yaml: is not YAML: month must be in 1..12"),
         ("- 1", "base mine.yaml must be a mapping, not list"),
     ],
 )

@@ -18,7 +18,7 @@ from fedstrata.clock import shared_link
 from fedstrata.clock.links import Line, drawn_latency
 from fedstrata.clock.shared_link import FairLink, Flow, fair_ends
 from fedstrata.experiment.rates import SECOND_NS, end_of
-from tests.support.link_accounts import fluid_ends
+from tests.support.link_accounts import course_from, fluid, fluid_ends
 
 FLOWS = st.lists(
     st.builds(
@@ -184,6 +184,23 @@ def test_who_gives_up_leaves_the_link_to_the_others() -> None:
     link.drop(1)
     link.drop(7)  # which never was
     assert link.advance(2 * SECOND_NS) == [(0, 3 * SECOND_NS // 2)]
+
+
+@given(FLOWS.filter(len), CAPACITY, st.integers(1, 20 * SECOND_NS))
+def test_a_dropped_flow_has_slowed_others_as_one_whose_own_link_is_cut_then(
+    flows: list[Flow], capacity: int, at_ns: int
+) -> None:
+    link, ends = FairLink(capacity), dict[int, int]()
+    for start_ns, number in sorted([(flow.start_ns, number) for number, flow in enumerate(flows)] + [(at_ns, -1)]):
+        ends |= link.advance(start_ns)
+        if number < 0:
+            link.drop(0)
+        elif flows[number].bits and (number or start_ns < at_ns):
+            link.begin(number, (flows[number].bits,), flows[number].rate)
+    ends |= link.advance(10**6 * SECOND_NS)
+    cut = Flow(start_ns=flows[0].start_ns, bits=flows[0].bits, rate=course_from([(at_ns, flows[0].rate)], 0))
+    exact = fluid([cut, *flows[1:]], capacity, 10**6 * SECOND_NS)
+    assert ends == {n: math.ceil(end) for n, (end, _) in enumerate(exact) if end is not None and flows[n].bits}
 
 
 @given(FLOWS, CAPACITY, st.lists(st.integers(0, 200_000), max_size=5))

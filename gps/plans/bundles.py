@@ -58,9 +58,9 @@ class Bundles:
         """
         question = self._check(header, answers)
         name, number, size = header.home_id, header.global_round, bytes_of(answers)
-        if number >= self._plans.planned_rounds:
+        if not self._plans.is_planned(number):
             await self._clock.rounds.answer_arrived(name, number, size)
-        if number >= self._plans.planned_rounds and is_current():
+        if not self._plans.is_planned(number) and is_current():
             told = {index: answer.SerializeToString(deterministic=True) for index, answer in answers.items()}
             arrived_ns = self._clock.bundled_ns(name, number, header.answered_ns, size)
             self._journal.answers.add_bundle(question.name, number, name, told, arrived_ns)
@@ -101,7 +101,7 @@ class Bundles:
         No plan is made if the method asks nothing in global rounds, or if the GPS made the plan before a restart.
         """
         question = self.question
-        if question is None or self._plans.of_round(global_round) is not None:
+        if question is None or self._plans.is_planned(global_round):
             return False
         await self._changes.wait_awake(
             lambda: self._awaited() <= self._journal.answers.bundled(global_round), deadline_s

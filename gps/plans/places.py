@@ -120,7 +120,7 @@ class Places:
         global round again.
         """
         taken_back = [move for move in self._moves if move.global_round > global_round]
-        if taken_back or self.plans.planned_rounds > global_round + 1:
+        if taken_back or self.plans.is_planned(global_round + 1):
             self._left.update((move.now, move.device_index) for move in taken_back)
             self.plans.forget_after(global_round)
             self._arrange()

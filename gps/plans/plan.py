@@ -62,11 +62,9 @@ class Plans:
         """
         return self.at_start(global_round + 1)
 
-    def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan that was made in a global round from devices' answers. If there is no such plan yet, return
-        None.
-        """
-        return self._made.get(global_round)
+    def is_planned(self, global_round: int) -> bool:
+        """Return whether the plan of a global round has been made from the devices' answers."""
+        return self.planned_rounds > global_round
 
     @property
     def planned_rounds(self) -> int:

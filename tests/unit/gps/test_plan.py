@@ -231,7 +231,7 @@ def test_a_plan_of_a_round_holds_from_that_rounds_updates_on(asking: GpsParts) -
     assert [plans.first.rule, plans.newest.rule] == ["2 as given", "in round 1"]
     assert [plans.at_start(number).rule for number in range(3)] == ["2 as given", "in round 0", "in round 1"]
     assert [plans.at_end(number).rule for number in range(3)] == ["in round 0", "in round 1", "in round 1"]
-    assert plans.of_round(2) is None
+    assert [plans.is_planned(number) for number in range(3)] == [True, True, False]
     assert (plans.planned_rounds, asking.places.version) == (2, 3)
     assert clusters_now(asking) == [1, 1, 0, 0, 1]
 

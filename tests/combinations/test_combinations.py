@@ -42,13 +42,14 @@ def test_a_row_is_run_alike_by_one_and_two_device_processes_and_says_what_it_did
     file = tmp_path / "row.yaml"
     file.write_text(experiment_of(row).to_yaml())
     models = [ran(file, tmp_path / f"by{processes}", processes, row) for processes in (1, 2)]
-    assert models[0].keys() == models[1].keys(), changed(row)
     if not _depends_on_the_machine(row):
         assert models[0] == models[1], changed(row)
 
 
 def _depends_on_the_machine(row: Row) -> bool:
-    """Return whether it depends on how fast the machine is which rounds a device is in, and where."""
+    """Return whether it depends on how fast the machine is which rounds a device is in, and where. A round can then
+    also have too few devices for masks.
+    """
     return row.get("clock") == "real" and row.get("schedule") in {"leave", "move"}
 
 

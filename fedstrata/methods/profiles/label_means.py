@@ -108,8 +108,9 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float) -
 
 
 def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
-    """Return the spread v. The spread of one device is the mean squared distance of its points from the mean of their
-    label. v is the lower median over the devices that have a spread. `answers` has the answer of each device.
+    """Return the spread v. The spread of one device is the variance of its points within labels. It is the sum of
+    squared distances from label means, divided by the number of points minus the number of labels. v is the lower
+    median over the devices that have a spread. `answers` has the answer of each device.
     """
     blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
     spreads = np.concatenate([spreads for *_, spreads in blocks])

@@ -34,24 +34,26 @@ def up(
     """Install or upgrade a release with an experiment, and wait until all pods are ready."""
     from rich.console import Console
 
-    from emulator.cluster import remote
+    from emulator.cluster.up import UpRequest, load_for_cluster
+    from emulator.cluster.up import up as do_up
     from emulator.shipped.examples import find_experiment
+    from emulator.shipped.share import CHART
 
     console = Console(highlight=False)
     look_also_in(file.parent for file in contents.code or ())
     tell = partial(console.print, soft_wrap=True, markup=False)
-    request = remote.UpRequest(
-        experiment=remote.load_for_cluster(find_experiment(experiment), changes.overrides or (), changes.seed, tell),
+    request = UpRequest(
+        experiment=load_for_cluster(find_experiment(experiment), changes.overrides or (), changes.seed, tell),
         values=contents.values or (),
         value_overrides=contents.value_overrides or (),
         resets_values=contents.resets_values,
         begins_again=begins_again,
         replaces_run=replaces_run,
         code=contents.code or (),
-        chart=contents.chart,
+        chart=contents.chart or CHART,
         timeout_s=timeout,
     )
-    remote.up(place.release(release), request, console)
+    do_up(place.release(release), request, console)
 
 
 @with_groups

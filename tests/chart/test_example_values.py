@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from emulator.cluster.chart_values import merge_values, with_memory
-from emulator.cluster.remote import load_for_cluster
+from emulator.cluster.up import load_for_cluster
 from tests.support.charts import CHART, Object, one, pod_of, pods, render, values_of, workload
 
 FOLDER = CHART / "examples"

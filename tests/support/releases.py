@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from emulator.cluster import remote
 from emulator.cluster.helm import Helm
 from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
-from emulator.cluster.remote import UpRequest, load_for_cluster
+from emulator.cluster.up import UpRequest, load_for_cluster
+from emulator.cluster.up import up as run_up
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.kept_secrets import Kept
@@ -34,7 +34,7 @@ def experiment(*overrides: str) -> Experiment:
 
 def up(*values: str, of: Experiment | None = None, **more: Any) -> None:
     """`fedstrata up` of the release, with these values."""
-    remote.up(LAB, UpRequest(experiment=of or experiment(), value_overrides=values, **more), QUIET)
+    run_up(LAB, UpRequest(experiment=of or experiment(), value_overrides=values, **more), QUIET)
 
 
 class Noted:
@@ -51,7 +51,7 @@ class Noted:
         monkeypatch.setattr(Helm, "check", lambda *_: None)
         monkeypatch.setattr(Helm, "upgrade", lambda _, path, values: self.upgraded.update(values))
         monkeypatch.setattr(Helm, "uninstall", lambda _: self.calls.append("uninstall"))
-        monkeypatch.setattr(remote, "status", self._noting("status", pb.RunStatus(phase="failed")))
+        monkeypatch.setattr("emulator.cluster.up.status", self._noting("status", pb.RunStatus(phase="failed")))
         for name, answer in (
             ("wait_gone", None),
             ("delete_tests", None),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.cluster.chart_values import load_values, merge_values, value_of, with_code, with_lps_count, with_memory
-from emulator.cluster.remote import load_for_cluster
+from emulator.cluster.up import load_for_cluster
 from emulator.shipped.share import CHART
 from fedstrata.errors import ExperimentError
 

@@ -14,12 +14,13 @@ from kubernetes import client
 from rich.console import Console
 
 from emulator.cluster import remote
+from emulator.cluster import up as cluster_up
 from emulator.cluster.forward import PodPort
 from emulator.cluster.helm import Helm, _refused, chart_of, check_chart
 from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
-from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.cluster.rollout import Seen
+from emulator.cluster.up import UpRequest, load_for_cluster
 from emulator.commands.main import execute
 from emulator.shipped.share import CHART
 from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
@@ -128,7 +129,7 @@ def test_where_own_code_is_not_here_the_charts_memory_holds_and_that_is_said(
         "partition: {kind: iid, devices: 2, examples_per_device: 9}\nmethod: fedavg\n"
     )
     noted = Noted(monkeypatch, chart=None)
-    remote.up(LAB, UpRequest(experiment=load_for_cluster(path, (), None)), Console())
+    cluster_up.up(LAB, UpRequest(experiment=load_for_cluster(path, (), None)), Console())
     assert "device" not in noted.upgraded
     assert "the chart's or your values apply" in capsys.readouterr().out
 
@@ -213,7 +214,7 @@ def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment
 def test_a_run_that_has_not_failed_is_not_begun_again(monkeypatch: pytest.MonkeyPatch, phase: str, says: str) -> None:
     noted = Noted(monkeypatch)
     same, other = experiment(), experiment("seed=7")
-    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
+    monkeypatch.setattr("emulator.cluster.up.status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
     with pytest.raises(ExperimentError, match=f"--again begins a failed run again, but digits-.* {says}"):
         up(of=same, begins_again=True)
     assert noted.upgraded == {}
@@ -227,7 +228,7 @@ def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.Mon
     def away(*_: object, **__: object) -> None:
         raise AddressError("the GPS's pod is Pending")
 
-    monkeypatch.setattr(remote, "status", away)
+    monkeypatch.setattr("emulator.cluster.up.status", away)
     up(begins_again=True)
     assert noted.upgraded["again"]
 
@@ -250,7 +251,7 @@ def test_a_run_under_way_is_not_replaced_by_another_unasked(monkeypatch: pytest.
     noted = Noted(monkeypatch)
     first, other = experiment(), experiment("seed=7")
     noted.kept["experiment"] = first.to_yaml()
-    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=first.run_id))
+    monkeypatch.setattr("emulator.cluster.up.status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=first.run_id))
     with pytest.raises(
         ExperimentError, match=f"has run {first.run_id} in phase {phase}; give another --release, or --replace"
     ):
@@ -271,7 +272,9 @@ def test_other_values_do_not_end_a_run_in_training_whose_lpss_have_no_volumes(
     noted.kept["lps"] = {"persistence": {"enabled": has_volumes}}
     up()
     before = dict(noted.upgraded)
-    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=experiment().run_id))
+    monkeypatch.setattr(
+        "emulator.cluster.up.status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=experiment().run_id)
+    )
     up()  # nothing changes
     if is_refused:
         with pytest.raises(ExperimentError, match=r"its LPSs have no volumes .* or give --replace"):
@@ -285,7 +288,7 @@ def test_other_values_do_not_end_a_run_in_training_whose_lpss_have_no_volumes(
 def test_a_run_that_is_over_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     noted = Noted(monkeypatch)
     noted.kept["experiment"] = "name: before"
-    monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id="before-0"))
+    monkeypatch.setattr("emulator.cluster.up.status", lambda *_, **__: pb.RunStatus(phase=phase, run_id="before-0"))
     up()
     assert noted.upgraded
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from emulator.cluster import remote
 from emulator.cluster.helm import Helm
 from emulator.commands.main import execute
 from fedstrata.errors import AccountError, AddressError, CertificateError, ExperimentError, HandshakeError
@@ -163,7 +162,7 @@ def test_a_run_is_not_begun_again_where_it_cannot_be_asked_whether_it_failed(
         assert "lab-tls-operator" in noted.secrets  # what `up` can mend it has mended before it asks
         raise kind("why not")
 
-    monkeypatch.setattr(remote, "status", asked)
+    monkeypatch.setattr("emulator.cluster.up.status", asked)
     with pytest.raises(kind, match=r"cannot ask the GPS whether digits-\S+ has failed: why not"):
         up(begins_again=True)
     assert noted.upgraded == {}

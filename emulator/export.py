@@ -38,7 +38,10 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
     record = load(folder)
     if target == "tensorboard":
         logs = Path(place) if place else folder / "tensorboard"
-        to_tensorboard(record, logs)
+        try:
+            to_tensorboard(record, logs)
+        except OSError as error:
+            raise OutputError(f"cannot write to {logs}: {error.strerror}; choose another folder with --out") from None
         return f"exported to {logs}; tensorboard --logdir {logs}"
     return f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
 

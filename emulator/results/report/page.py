@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,5 +63,7 @@ def write_page(path: Path, page: str) -> None:
         aside.write_text(page, encoding="utf-8")
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise OutputError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):  # the file is renamed, or its folder cannot be written
+            aside.unlink()

@@ -53,6 +53,17 @@ def test_tensorboard_reads_the_curves_the_result_and_the_matrix(
     assert cli.execute(["export", str(folder), "--to", "tensorboard", "--out", str(logs)]) == 5
 
 
+def test_a_log_folder_that_cannot_be_made_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard")
+    logs = tmp_path / "file" / "logs"
+    logs.parent.touch()
+    assert cli.execute(["export", str(folder), "--to", "tensorboard", "--out", str(logs)]) == 5
+    said = f"error: cannot write to {logs}: Not a directory; choose another folder with --out\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_clusters_name_is_no_path_out_of_the_log_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     clusters, rounds = {"../../out": ["device-000"]}, [(1, 1, "../../out", *ROUNDS[0][3:])]

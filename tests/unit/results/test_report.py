@@ -17,6 +17,7 @@ import pytest
 from emulator.console.units import decimal, human_bytes, human_seconds, percent
 from emulator.results.record import load_record
 from emulator.results.report import write_report
+from emulator.results.report.page import write_page
 from emulator.results.report.style import shorten
 from fedstrata.errors import DataError, OutputError
 from fedstrata.page.relevance import mean_relevance, relevance_part, tree_of
@@ -160,6 +161,12 @@ def test_a_page_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> Non
     with pytest.raises(OutputError, match=r"cannot write .*report\.html"):
         write_report(folder)
     assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_page_in_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write .*report\.html: Not a directory"):
+        write_page(tmp_path / "file" / "report.html", "a page")
 
 
 def test_the_dendrogram_merges_the_closest_first_and_the_first_device_stands_on_top() -> None:

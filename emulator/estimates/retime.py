@@ -23,6 +23,8 @@ from fedstrata.record.timing import Timing
 from fedstrata.streams.homes import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb
 
+COPIED = ("rounds.csv", "relevance.csv", "flows.csv", "models/*.safetensors")  # files that do not depend on times
+
 
 @dataclass
 class Flows:
@@ -120,15 +122,15 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
         OutputError: the folder cannot be written.
     """
     folder = retimed.record.folder
+    copied = [path for name in COPIED for path in sorted(folder.glob(name))]
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / "models").mkdir()  # fails if another command writes to the same folder
         for name, lines in retimed.timing.tables().items():
             with (out / name).open("w", encoding="utf-8", newline="") as file:
                 file.writelines(lines)
-        for name in ("rounds.csv", "relevance.csv", "flows.csv"):
-            if (folder / name).exists():
-                shutil.copyfile(folder / name, out / name)
-        shutil.copytree(folder / "models", out / "models")
+        for path in copied:
+            shutil.copyfile(path, out / path.relative_to(folder))
         (out / "experiment.yaml").write_text(retimed.experiment.to_yaml(), encoding="utf-8")
         (out / "summary.json").write_text(retimed.summary.text(), encoding="utf-8")
     except OSError as error:

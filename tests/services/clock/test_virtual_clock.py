@@ -12,7 +12,7 @@ from emulator.estimates.retime import retime, write_retimed
 from emulator.results.record import load_record
 from emulator.results.waits import picture
 from fedstrata.clock.timeline import PARTS
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment_file import parse_experiment
 from tests.support.records import rows_of, summary_of
 from tests.support.spanning_runs import disturbed
@@ -184,6 +184,22 @@ def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(
         load_record(tmp_path / "retimed").summary.of_headline.clusters
         == load_record(expected).summary.of_headline.clusters
     )
+
+
+def test_a_retimed_record_is_written_to_a_new_folder_or_not_at_all(run: Path, tmp_path: Path) -> None:
+    write_retimed(retime(run, []), tmp_path / "out")
+    table = (tmp_path / "out" / "timeline.csv").read_bytes()
+    with pytest.raises(OutputError, match="out: File exists; choose another folder"):  # as if by two commands at once
+        write_retimed(retime(run, ["compute.per_example=3ms"]), tmp_path / "out")
+    assert (tmp_path / "out" / "timeline.csv").read_bytes() == table
+
+
+def test_a_model_that_cannot_be_copied_is_told_with_a_reason(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "models" / "gone.safetensors").symlink_to("nowhere")
+    with pytest.raises(OutputError, match="out: No such file or directory; choose another folder"):
+        write_retimed(retime(copy, []), tmp_path / "out")
 
 
 def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_board_runs_an_experiment_with_its_own_data_and_downloads_nothing(tmp_
         ("{data: {name: digits}, model: {name: !!set {'os:system': null}}}", "kind set"),
         ("{data: {name: digits}, model: !!omap [name: 'os:system']}", "kind tuple"),
         ("{data: {name: digits}, model: !!pairs [name: 'os:system']}", "kind tuple"),
-        ("{data: {name: digits}, name: 2026-11-26}", "kind date"),
+        ("{data: {name: digits}, name: !!timestamp 2026-11-26}", "kind date"),
         ("{data: {name: digits}, model: {!!binary bmFtZQ==: mlp}}", "a key that is not text"),
     ],
 )

@@ -14,8 +14,9 @@ from fedstrata.models.dropout_cnn import dropout_cnn
 from fedstrata.models.lenet5 import lenet5
 from fedstrata.models.mlp import mlp
 from fedstrata.models.model import Model, tensors_of
+from fedstrata.models.module_tensors import Kinds
 from fedstrata.models.resnet18 import resnet18
-from fedstrata.models.torch_module import Kinds, ModuleModel, from_module
+from fedstrata.models.torch_module import ModuleModel, from_module
 from fedstrata.models.weights import WeightsFile
 from fedstrata.plugins import load_plugin, or_failed
 
@@ -71,19 +72,15 @@ def _of_kinds(model: Model, settings: ModelSettings) -> Model:
 
 def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
     own = load_plugin(settings.name, "model")
+    torch: Any = sys.modules.get("torch")  # not imported here: a module of torch has already imported it
+    if torch is not None and isinstance(own, torch.nn.Module):
+        raise PluginError(f"model {settings.name} is a module; name its class, {type(own).__name__}")
+    is_class = torch is not None and isinstance(own, type) and issubclass(own, torch.nn.Module)
     with or_failed(f"model {settings.name} failed with", own):
-        model = from_module(partial(own, **settings.options), None) if _is_module(own) else own(settings, info)
+        model = from_module(partial(own, **settings.options)) if is_class else own(settings, info)
     if not isinstance(model, Model):
         raise PluginError(
             f"model {settings.name} must be a torch.nn.Module, or return a fedstrata.models.Model, not "
-            f"{type(model).__name__}"
+            f"{type(model).__name__}; for a class Net of modules, return from_module(Net)"
         )
     return model
-
-
-def _is_module(own: object) -> bool:
-    """Return whether the user's own code is a subclass of torch.nn.Module. Torch is not imported for this: if the code
-    is such a class, its Python module has already imported torch.
-    """
-    torch: Any = sys.modules.get("torch")
-    return isinstance(own, type) and torch is not None and issubclass(own, torch.nn.Module)

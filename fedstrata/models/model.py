@@ -197,7 +197,7 @@ def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ExperimentError: the model has no such layer.
     """
-    wanted = tuple(layers)
+    wanted = (layers,) if isinstance(layers, str) else tuple(layers)
     known = list(dict.fromkeys(name.rpartition(".")[0] or name for name in layout.names))
     for layer in wanted:
         if not any(is_of_layer(name, layer) for name in known):

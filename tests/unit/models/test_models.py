@@ -200,6 +200,17 @@ def layers(settings, info):
 def nothing(settings, info):
     return None
 
+def a_module(settings, info):
+    return from_module(nn.Linear(64, 10))
+
+def no_module(settings, info):
+    return from_module(lambda: None)
+
+def no_parameters(settings, info):
+    return from_module(nn.Flatten)
+
+linear = nn.Linear(64, 10)
+
 def broken(settings, info):
     raise KeyError("width")
 """
@@ -230,11 +241,32 @@ def test_an_own_torch_module_is_built_by_reference_with_its_own_initial_weights(
 
 @pytest.mark.usefixtures("own_models")
 @pytest.mark.parametrize(
-    ("function", "reason"), [("nothing", "or return a fedstrata.models.Model"), ("broken", "KeyError: 'width'")]
+    ("function", "reason"),
+    [
+        ("nothing", "or return a fedstrata.models.Model, not NoneType; for a class Net of modules, return from_mod"),
+        ("broken", "KeyError: 'width'"),
+        ("a_module", "from_module got a module; give its class, Linear, or a function that makes it"),
+        ("no_module", "from_module needs a function that makes a torch.nn.Module, not None"),
+        ("linear", "own_models_for_test:linear is a module; name its class, Linear"),
+    ],
 )
 def test_an_own_function_that_gives_no_model_is_refused(function: str, reason: str) -> None:
     with pytest.raises(PluginError, match=reason):
         build_model(settings(f"own_models_for_test:{function}"), DIGITS)
+
+
+@pytest.mark.usefixtures("own_models")
+def test_a_module_without_parameters_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="the module has no parameters; make its layers attributes of the module"):
+        build_model(settings("own_models_for_test:no_parameters"), DIGITS)
+
+
+def test_by_default_all_layers_but_the_last_are_shared_and_a_text_names_one_layer() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+
+    assert from_module(make).shared == from_module(make, shared="0").shared == ("0.weight", "0.bias")
+    assert from_module(lambda: nn.Linear(4, 3)).shared == ()
 
 
 def test_a_torch_module_computes_as_itself_and_leaves_the_global_generator_alone() -> None:
@@ -261,7 +293,7 @@ def with_double_statistics() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: nn.Linear(4, 4).double(), "parameter weight is torch.float64; weights must be float32"),
+        (lambda: nn.Linear(4, 4).double(), "parameter weight is torch.float64; call .float"),
         (with_double_statistics, "buffer 1.running_mean is torch.float64; make statistics float32"),
     ],
     ids=["double precision", "double statistics"],

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from device.evaluation import Tensors, further_inputs, named_tensors
+from device.evaluation import further_inputs, named_tensors
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import Experiment, ModelSettings
@@ -15,6 +15,7 @@ from fedstrata.models import Model
 from fedstrata.plugins import describe
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import Task
+from fedstrata.tensors import Flat
 
 EXAMPLES = 3
 
@@ -44,17 +45,18 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
         return
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     inputs = torch.tensor(examples.inputs)
-    weights = named_tensors(model.layout, model.initial(seed))
+    start = model.initial(seed)
     wanted = (len(inputs), *task.output_shape(dataset.info))
     before = _global_generators()
     for measures in (True, False):
         try:
-            found, again = (_outputs(model, weights, examples, measures=measures) for _ in range(2))
+            found, again = (_outputs(model, start, examples, measures=measures) for _ in range(2))
         except PluginError as error:
             raise PluginError(f"model {settings.name}: {error}") from error
         except Exception as error:
             raise PluginError(
-                f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)}: {describe(error)}"
+                f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)}: "
+                f"{describe(error, model.outputs)}"
             ) from error
         if not isinstance(found, torch.Tensor) or found.shape != wanted or not found.is_floating_point():
             raise PluginError(
@@ -79,7 +81,7 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     """
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     name, n = task.options.name, len(examples)
-    outputs = _outputs(model, named_tensors(model.layout, model.initial(seed)), examples, measures=True)
+    outputs = _outputs(model, model.initial(seed), examples, measures=True)
     targets: torch.Tensor | None = None
     try:
         targets = torch.tensor(task.targets(examples))
@@ -116,7 +118,9 @@ def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
 
 
 @torch.no_grad()
-def _outputs(model: Model, weights: Tensors, examples: Examples, *, measures: bool) -> torch.Tensor:
+def _outputs(model: Model, start: Flat, examples: Examples, *, measures: bool) -> torch.Tensor:
+    """Return the outputs with the weights `start`. A call in training may change statistics, but only in a copy."""
+    weights = named_tensors(model.layout, start)
     outputs = model.outputs if measures else model.outputs_in_training(np.random.default_rng(0))
     return outputs(weights, torch.tensor(examples.inputs), **further_inputs(examples))
 

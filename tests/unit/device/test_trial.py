@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import dropout
+from torch.nn.utils.parametrizations import spectral_norm
 
 from device.repeat import train_twice, try_experiment
 from device.trial import try_out, try_task
@@ -17,7 +18,7 @@ from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment, ModelSettings
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.models import build_model, from_module
+from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.tasks import CLASSIFICATION, Classification, TaskSettings
 from tests.support.training_jobs import examples
 
@@ -84,6 +85,22 @@ def test_a_model_that_draws_from_torchs_generator_passes_as_does_one_on_two_exam
         seed=1,
         task=CLASSIFICATION,
     )
+
+
+def test_a_model_that_uses_statistics_in_training_passes() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(64, 10)))  # changes its buffers, then uses them
+
+    try_out(OWN, from_module(make), DATASET, seed=1, task=CLASSIFICATION)
+
+
+def test_a_model_of_layers_that_fails_is_named_with_its_line() -> None:
+    def outputs(weights: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.flatten(1) @ weights["fc.weight"].T
+
+    model = Model.of_layers([Layer(name="head", shape=(10, 64))], shared=[], outputs=outputs)
+    with pytest.raises(PluginError, match=r"8\): KeyError: 'fc.weight' \(.*test_trial.py, line \d+\)$"):
+        try_out(OWN, model, DATASET, seed=1, task=CLASSIFICATION)
 
 
 def test_a_built_in_model_takes_one_input_of_float32() -> None:

@@ -17,6 +17,10 @@ from fedstrata.trust.files import CA, TlsFiles
 from fedstrata.trust.names import Name
 
 HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
+ADVICE = {  # by OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
+    9: "set the clocks of both machines",
+    10: "fedstrata certs renew renews it, if this machine's clock is right",
+}
 GREETING_S = 5.0  # time for each step: the connection, the handshake, and the server's first byte
 HUNG_UP_TRIES = 3  # several, because a server that is stopping also closes connections
 
@@ -83,7 +87,7 @@ def _greet_by_tls(host: str, port: int, tls: TlsFiles, parent: Name) -> str | No
                 raise _HungUpError
             return None
     except ssl.SSLCertVerificationError as error:
-        advice = "check that both certificates belong to this run"
+        advice = ADVICE.get(error.verify_code, "check that both certificates belong to this run")
         if tls.server_domain and error.verify_code == HOSTNAME_MISMATCH:
             advice = f"fedstrata certs renew --server-domain {tls.server_domain} adds this name"
         reason = error.verify_message.rstrip(".")
@@ -93,4 +97,5 @@ def _greet_by_tls(host: str, port: int, tls: TlsFiles, parent: Name) -> str | No
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             return "does not speak TLS; start it with --tls, or start this process without --tls"
-        return f"refuses the connection: {str(error.reason or error).replace('_', ' ').lower()}"
+        reason = str(error.reason or error).replace("_", " ").lower()
+        return f"refuses the connection: {reason}; check the files in {tls.folder}, and the server's"

@@ -102,10 +102,12 @@ PAIRS: dict[str, tuple[Side, Side, Name, str | None]] = {
         r"gps at 127.* does not accept: unable to get local issuer|signature",
     ),
     "parent run out": (
-        lambda our: our.on_days(GPS, -9, -1), lambda our: our.of(DEVICE), GPS, "certificate has expired"
+        lambda our: our.on_days(GPS, -9, -1), lambda our: our.of(DEVICE), GPS,
+        "certificate has expired; fedstrata certs renew renews it",
     ),
     "parent not yet": (
-        lambda our: our.on_days(GPS, 9, 10), lambda our: our.of(DEVICE), GPS, "certificate is not yet valid"
+        lambda our: our.on_days(GPS, 9, 10), lambda our: our.of(DEVICE), GPS,
+        "certificate is not yet valid; set the clocks of both machines",
     ),
     "of one domain": (lambda our: our.of(LPS_0, "a.org"), lambda our: our.of(DEVICE, "a.org"), LPS_0, None),
     "parent in a domain": (lambda our: our.of(LPS_0, "a.org"), lambda our: our.of(DEVICE), LPS_0, None),

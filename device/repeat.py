@@ -44,17 +44,23 @@ def train_twice(experiment: Experiment) -> None:
     steps of another round, which must not change the result.
 
     Raises:
-        PluginError: the results differ. The message names the tensors.
+        PluginError: the results differ. The message names the tensors, or says that the data differ.
     """
     first = _trained(experiment)
     _trained(experiment, lps_round=1)
     again = _trained(experiment)
-    layout = training_job(experiment, 0).model.layout
-    pairs = zip(layout.views(first).items(), layout.views(again).values(), strict=True)
+    job = training_job(experiment, 0)
+    pairs = zip(job.model.layout.views(first).items(), job.model.layout.views(again).values(), strict=True)
     different = {
         name: float(np.abs(one - other).max()) for (name, one), other in pairs if one.tobytes() != other.tobytes()
     }
     if different:
+        one, other, targets = job.examples, training_job(experiment, 0).examples, job.task.targets
+        if not (np.array_equal(one.inputs, other.inputs) and np.array_equal(targets(one), targets(other))):
+            raise PluginError(
+                f"data set {experiment.data.name} has other examples when it is loaded again; draw with a fixed seed, "
+                "such as numpy.random.default_rng(1)"
+            )
         names, largest = ", ".join(different), max(different.values())
         raise PluginError(
             f"model {experiment.model.name} does not train the same twice: after {STEPS} steps {names} differ by up to "

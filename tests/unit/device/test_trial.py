@@ -193,6 +193,18 @@ class Drawing(Dropping):
     def forward(self, inputs):
         return self.body(inputs * random.random())
 """
+DRAWN = """
+import numpy as np
+from fedstrata.datasets import Dataset, Examples
+
+
+def load(settings):
+    def rng(part):
+        return np.random.default_rng(None if part == "DRAWN" else 1)
+
+    part = Examples(inputs=rng("inputs").random((80, 64), np.float32), labels=rng("labels").integers(10, size=80))
+    return Dataset(train=part, test=part, num_classes=10)
+"""
 
 
 @pytest.mark.parametrize("name", ["Counting", "Drawing"])
@@ -203,6 +215,14 @@ def test_a_module_that_does_not_train_the_same_twice_is_named_with_its_tensors(n
     with pytest.raises(PluginError, match=message) as refused:
         train_twice(parse_experiment(TWICE.replace("NAME", name)))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("drawn", ["inputs", "labels"])
+def test_data_that_are_drawn_anew_each_time_are_named(drawn: str, folder: Path) -> None:
+    (folder / "twice.py").write_text(MODULES + DRAWN.replace("DRAWN", drawn))
+    text = f'{TWICE.replace("NAME", "Dropping")}data: {{name: "twice:load", input_shape: [64], num_classes: 10}}'
+    with pytest.raises(PluginError, match="data set twice:load has other examples when it is loaded again; draw with"):
+        train_twice(parse_experiment(text))
 
 
 ROWS = """

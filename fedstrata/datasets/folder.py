@@ -67,7 +67,7 @@ def load(settings: DataSettings) -> Dataset:
 def _parts(folder: Path) -> dict[str, list[Part]]:
     """Return the tables for training and for tests."""
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; set data.folder to the folder with the files")
+        raise DataError(f"there is no folder {folder.absolute()}; set data.folder to the folder with the files")
     if (train := find_table(folder, "train")) is not None:
         test = find_table(folder, "test")
         return {"train": [_part(train)], "test": [] if test is None else [_part(test)]}

@@ -225,6 +225,12 @@ def test_a_mistake_is_said_in_one_line(tmp_path: Path, files: dict[str, str], me
     assert "\n" not in str(refused.value)
 
 
+def test_a_folder_that_is_missing_is_named_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"there is no folder {tmp_path}/readings; set data.folder to the folder with"):
+        loaded(Path("readings"))
+
+
 def test_a_csv_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f"{HEADER}\n1,2,süd,1\n", encoding="latin-1")
     with pytest.raises(DataError, match=r"cannot use .*train.csv: its text is not in UTF-8; save it as UTF-8"):

@@ -1,6 +1,7 @@
 """Construct torch modules with initial values that depend only on a seed."""
 
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class ModuleSource:
         """Return a module that is used only for its names and shapes. If possible, its tensors need no memory."""
         import torch
 
-        try:
-            with torch.device("meta"):
+        try:  # torch warns if a module loads its values into tensors without memory
+            with torch.device("meta"), warnings.catch_warnings(action="ignore"):
                 return self._drawn(seed=0)
         except Exception:  # the module needs values of tensors, or has a fault that the next line raises again
             return self._drawn(seed=0)

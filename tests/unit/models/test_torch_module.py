@@ -241,6 +241,20 @@ def test_what_does_not_train_is_no_tensor_of_the_model_and_comes_from_the_runs_s
     )
 
 
+def test_a_module_that_loads_its_weights_begins_with_them_and_nothing_is_warned_of(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    state = Functional().state_dict()
+
+    class Loaded(Functional):
+        def __init__(self) -> None:
+            super().__init__()
+            self.load_state_dict(state)
+
+    assert from_module(Loaded).initial(SEED).tobytes() == trained_weights(Loaded()).tobytes()
+    assert not recwarn.list
+
+
 def test_a_module_that_trains_nothing_is_refused() -> None:
     with pytest.raises(ExperimentError, match="the module has no parameter to train: all have requires_grad False"):
         from_module(lambda: nn.Linear(4, 4).requires_grad_(False), shared=[])

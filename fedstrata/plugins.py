@@ -5,6 +5,7 @@ method or a task.
 import importlib
 import inspect
 import sys
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from fedstrata.errors import FedstrataError, PluginError
 
 Kind = TypeVar("Kind")
+_turn = threading.Lock()  # invalidate_caches can raise KeyError if two threads call it at the same time
 LIBRARIES = ("torch.", "fedstrata.")  # not the user's own code
 
 
@@ -108,7 +110,8 @@ def _import(name: str, place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    importlib.invalidate_caches()
+    with _turn:
+        importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,10 @@
 """Own code by reference: what is loaded, and what a user is told when it is not."""
 
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,20 @@ def test_a_function_of_a_file_in_another_folder_is_found_if_the_folder_is_named(
         load_plugin("far_code:thrice", "model")
     look_also_in([folder])
     assert load_plugin("far_code:thrice", "model")(7) == 21
+
+
+def test_threads_forget_the_known_folders_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, met = threading.Barrier(2), []
+
+    def forget() -> None:
+        with suppress(threading.BrokenBarrierError):  # one thread alone waits for nobody for long
+            both.wait(timeout=0.1)
+            met.append(threading.current_thread())
+
+    monkeypatch.setattr("importlib.invalidate_caches", forget)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(load_plugin, ["os.path:join"] * 2, ["model"] * 2))
+    assert not met
 
 
 def test_a_function_of_an_installed_package_is_found() -> None:

@@ -23,8 +23,7 @@ import numpy as np
 from benchmarks.floor import parse as parse_end
 from benchmarks.suite.observed import resident_mb
 from benchmarks.suite.programs import environment, python
-from fedstrata.experiment import LinkSettings, TierDeadline
-from fedstrata.experiment.sections import NoOptimiserSettings
+from fedstrata.experiment import LinkSettings, TierDeadline, TrainingSettings
 from fedstrata.optimisers.server import server_optimiser
 from fedstrata.process.heap import keep_for_training
 from fedstrata.process.logs import EventLog
@@ -57,7 +56,6 @@ from lps.kept.state import ClusterState, Writing
 from lps.servicer import LpsServicer
 
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
-ROUNDS_PER_GLOBAL = 5  # LPS rounds per global round; the start of a global round is flushed to disk
 
 
 def layout_of(options: argparse.Namespace) -> Layout:
@@ -83,8 +81,8 @@ async def serve(options: argparse.Namespace) -> None:
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         state = ClusterState(
-            Path(folder), run_id=RUN, home_id=CLUSTER, layout=layout, rounds_per_global=ROUNDS_PER_GLOBAL,
-            optimiser=server_optimiser(NoOptimiserSettings(name="none")),
+            Path(folder), run_id=RUN, home_id=CLUSTER, layout=layout,
+            optimiser=server_optimiser(TrainingSettings().lps_optimiser), rounds_per_global=5,  # their start is flushed
         )  # fmt: skip
         writing, report = Writing(state), ReportHeader(run_id=RUN, home_id=CLUSTER)
         draws = np.random.default_rng(0)
@@ -165,10 +163,9 @@ def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, 
 def main() -> None:
     """Print a table of medians. For each size, Fedstrata and the floor are measured in turn, `--repeats` times."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", type=int, default=20)
+    for name, default in (("--devices", 20), ("--rounds", 10), ("--repeats", 3)):
+        parser.add_argument(name, type=int, default=default)
     parser.add_argument("--mb", type=float, nargs="+", default=[0.1, 1, 10])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON line per size, with every repeat")
     options = parser.parse_args()
     names = f"{'devices':>8} {'MB':>6} {'fedstrata s':>12} {'floor s':>9} {'ratio':>6} {'peak MB':>8} {'floor MB':>9}"

@@ -17,7 +17,7 @@ from fedstrata.tensors import Flat, Layout
 if TYPE_CHECKING:
     import torch
 
-turn = threading.RLock()  # threads share torch's generator, and the buffers and the mode of a module
+turn = threading.RLock()  # threads share torch's generator, filters of warnings, and a module's buffers and mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class ModuleSource:
         import torch
 
         try:  # torch warns if a module loads its values into tensors without memory
-            with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+            with turn, torch.device("meta"), warnings.catch_warnings(action="ignore"):
                 return self._drawn(seed=0)
         except Exception:  # the module needs values of tensors, or has a fault that the next line raises again
             return self._drawn(seed=0)
@@ -65,7 +65,7 @@ class ModuleSource:
         return flat
 
     def _in_file(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield those of the named tensors that the file of weights has. One tensor at a time is mapped into memory."""
+        """Yield the named tensors that are in the file of weights. One tensor at a time is mapped into memory."""
         return iter(()) if self.kinds.weights is None else self.kinds.weights.values(names)
 
     def _drawn(self, seed: int) -> "torch.nn.Module":

@@ -65,7 +65,7 @@ class ModuleTensors:
         return self.layout.flatten({name: tensor.detach().numpy() for name, tensor in self.of_model.items()})
 
     def check(self) -> None:
-        """Check that the tensors can be those of a model.
+        """Check that a model can have these tensors.
 
         Raises:
             ExperimentError: `freeze` names nothing, no parameter trains, a tensor has a wrong type, or the file of

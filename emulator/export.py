@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from emulator.interface import Record, load
 from emulator.results.output import check_unused
+from emulator.results.record import load_record
+from emulator.results.weights import check_models
 from emulator.shipped.extras import needed
 from fedstrata.errors import OutputError
 
@@ -32,7 +34,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
     Raises:
         MissingPackageError: the target's library is not installed.
-        DataError: the folder has no record.
+        DataError: the folder has no record, or a damaged model.
         OutputError: the log folder is not empty, or MLflow refuses the export.
     """
     record = load(folder)
@@ -43,6 +45,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
         except OSError as error:
             raise OutputError(f"cannot write to {logs}: {error.strerror}; choose another folder with --out") from None
         return f"exported to {logs}; tensorboard --logdir {logs}"
+    check_models(load_record(folder))
     return f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
 
 

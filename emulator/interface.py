@@ -17,7 +17,8 @@ from emulator.console.units import decimal, human_bytes, human_seconds, measured
 from emulator.results.output import unused_folder
 from emulator.results.record import RunRecord, load_record
 from emulator.results.tables import Matrix, Table, html_table, table_of
-from emulator.results.trained import TrainedModels, Weights, read_weights
+from emulator.results.trained import TrainedModels
+from emulator.results.weights import Weights, read_weights
 from emulator.shipped.examples import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
@@ -230,7 +231,7 @@ class Record:
         """Final model of each cluster by the cluster's name. A model is a mapping of tensor names to float32 arrays.
         Each access reads the model's file again.
         """
-        return Models(folder=self.folder, clusters=tuple(self._record.summary.clusters))
+        return Models(_record=self._record)
 
     def predict(self, name: str, inputs: ArrayLike, /, **more: ArrayLike) -> NDArray[np.float32]:
         """Return the outputs of a trained model in eval mode. `name` is a cluster, or a device. For a device, the model
@@ -327,19 +328,19 @@ def _record_of(record: RunRecord) -> Record:
 class Models(Mapping[str, Weights]):
     """Map each cluster of a record to its model. Each access reads the model's file."""
 
-    folder: Path
-    clusters: tuple[str, ...]
+    _record: RunRecord
 
     def __getitem__(self, cluster: str) -> Weights:
-        if cluster not in self.clusters:
-            raise KeyError(f"no cluster {cluster!r}; there are {', '.join(self.clusters)}")
-        return read_weights(self.folder, cluster)
+        clusters = self._record.summary.clusters
+        if cluster not in clusters:
+            raise KeyError(f"no cluster {cluster!r}; there are {', '.join(clusters)}")
+        return read_weights(self._record, cluster)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.clusters)
+        return iter(self._record.summary.clusters)
 
     def __len__(self) -> int:
-        return len(self.clusters)
+        return len(self._record.summary.clusters)
 
 
 def _experiment(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from emulator.results.record import RunRecord, load_record
+from emulator.results.weights import check_models
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import Asked, Driver, before_training
@@ -76,6 +77,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
         ExperimentError: a change is not allowed, or would change the result of the run.
     """
     record = load_record(folder)
+    check_models(record)
     path = folder / "flows.csv"
     if record.summary.status != "completed" or not path.exists():
         raise DataError(f"{folder} has no completed run on the virtual clock; do a run with clock: virtual first")

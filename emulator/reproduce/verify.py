@@ -14,7 +14,7 @@ from emulator.reproduce.page import WRITTEN, section
 from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
-from emulator.results.trained import read_weights
+from emulator.results.weights import wrong_models
 from emulator.sweeps.file import NAME, SweepRun
 from emulator.sweeps.folder import FolderState, completed_record, records_of, state_of
 from emulator.sweeps.page import GAINS
@@ -26,7 +26,6 @@ from emulator.sweeps.tables import markdown
 from emulator.sweeps.worth import gains_csv
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
 from fedstrata.process.quoting import quoted
-from fedstrata.tensors import values_digest
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
 # Compared in addition to the values of metrics.
@@ -95,20 +94,10 @@ def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
     for run, record in done:
         if record.summary.experiment_sha256 != run.experiment.digest:
             yield f"{run.label}: summary.json belongs to another experiment"
-        for name, expected in record.summary.model_sha256.items():
-            path = record.folder / "models" / f"{name}.safetensors"
+        for name in record.summary.model_sha256:
             if not NAME.fullmatch(name):
                 yield f"{run.label}: summary.json has a model {name!r:.80}, which cannot be the name of a cluster"
-            elif path.is_file() and _weights_sha256(record.folder, name) != expected:
-                yield f"{run.label}: {path.name} has other weights than the model_sha256 of summary.json"
-
-
-def _weights_sha256(folder: Path, cluster: str) -> str:
-    """Return the digest of the tensors in a model file, computed as in a run. Raises DataError if the file is
-    damaged.
-    """
-    weights = read_weights(folder, cluster)
-    return values_digest((name, str(array.dtype), array.shape, [array.tobytes()]) for name, array in weights.items())
+        yield from (f"{run.label}: {said}" for said in wrong_models(record))
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:

@@ -21,6 +21,7 @@ from emulator.results.comparison import (
 from emulator.results.record import RunRecord, load_record
 from emulator.results.report.comparison import draw_comparison
 from emulator.results.report.virtual_time import metric_over_time, write_metric_over_time
+from emulator.results.weights import wrong_models
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
@@ -75,13 +76,14 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes about the runs: which settings differ, which runs have bit-identical models, and which runs used
-    different kernels.
+    """Yield notes about the runs: which settings differ, which runs have bit-identical models, which models are
+    damaged, and which runs used different kernels.
     """
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
+    damaged = {run.folder: list(wrong_models(run)) for run in runs}
     for run in runs:
-        if run.summary.model_sha256:
+        if run.summary.model_sha256 and not damaged[run.folder]:
             by_weights.setdefault(" ".join(sorted(run.summary.model_sha256.values())), []).append(names[run.folder])
         if run.summary.kernels:
             by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(names[run.folder])
@@ -90,6 +92,7 @@ def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
         yield f"{key} differs. {told}"
     if equal := [", ".join(alike) for alike in by_weights.values() if len(alike) > 1]:
         yield f"Equal weights, to the bit: {'; '.join(equal)}"
+    yield from (f"Damaged: {said}" for found in damaged.values() for said in found)
     if len(by_kernels) > 1:
         told = "; ".join(f"{kernels}: {', '.join(alike)}" for kernels, alike in by_kernels.items())
         yield f"Computed by different kernels, so bits may differ even with equal settings: {told}"

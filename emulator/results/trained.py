@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from emulator.results.record import RunRecord
+from emulator.results.weights import Weights, read_weights
 from fedstrata.datasets import Examples, dataset_info
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
@@ -23,7 +23,6 @@ from fedstrata.streams.architectures import Architecture, Architectures
 if TYPE_CHECKING:
     import torch
 
-Weights = Mapping[str, NDArray[np.float32]]
 BATCH_EXAMPLES = 512
 KINDS: Mapping[str, type] = {"f": np.float32, "i": np.int64}  # types of inputs; bytes are pixels
 MOST_SAID = 4  # names in a message
@@ -129,7 +128,7 @@ class TrainedModels:
         model, streams = architecture
         shapes = {tensor.name: tensor.shape for tensor in model.layout.tensors}
         self._check_travelled(name, [tensor for tensor in streams.own.names if tensor in shapes])
-        found = read_weights(self._record.folder, cluster)
+        found = read_weights(self._record, cluster)
         if self._method.withdraws:
             self._check_travelled(name, [tensor for tensor in shapes if tensor not in found])
         given = {tensor: array.shape for tensor, array in found.items() if tensor not in streams.tables.names}
@@ -149,24 +148,6 @@ class TrainedModels:
                 f"{self._record.folder} has only a part of the model of {name}: {said} never left the devices (method "
                 f"{self._experiment.method.name}, model.buffers {self._experiment.model.buffers})"
             )
-
-
-def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
-    """Return those tensors of a cluster's model that are in the record. Raises DataError if the model's file is
-    missing, damaged, or has a tensor of another type.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    path = folder / "models" / f"{cluster}.safetensors"
-    try:
-        weights: dict[str, NDArray[np.float32]] = load_file(path)
-    except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: of a type that NumPy lacks
-        raise DataError(f"cannot read the model {path}: {error}") from None
-    for name, values in weights.items():
-        if values.dtype != np.float32:  # a library that adds types to NumPy may be loaded
-            raise DataError(f"cannot read the model {path}: {name} is {values.dtype}, not float32")
-    return weights
 
 
 def _as_in_data(values: ArrayLike) -> NDArray[Any]:

@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import CLASSIFICATION
+from fedstrata.tensors import values_digest
 
 TABLE = RoundsTable(CLASSIFICATION.metrics)
 
@@ -91,6 +96,17 @@ def write_record(
     write_csv(folder / "rounds.csv", [TABLE.columns, *([*row, *[""] * (12 - len(row))] for row in rounds)])
     write_csv(folder / "relevance.csv", relevance_rows() if relevance is None else relevance)
     return folder
+
+
+def write_models(folder: Path, models: Mapping[str, Mapping[str, NDArray[np.float32]]]) -> None:
+    """Write models into a record, one per cluster, and their digests into its summary."""
+    (folder / "models").mkdir()
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    for name, weights in models.items():
+        save_file(dict(weights), folder / "models" / f"{name}.safetensors")
+        arrays = ((tensor, "float32", values.shape, [values.tobytes()]) for tensor, values in weights.items())
+        summary["model_sha256"][name] = values_digest(arrays)
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
 def write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:

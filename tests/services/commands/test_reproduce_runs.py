@@ -135,7 +135,7 @@ SUMMARY = "runs/fedavg/seed-4/summary.json"
         ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "give | fedavg | 2 | 10.00"),
         ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md has the row"),
         (SUMMARY, far_away, "summary.json has a model '../../elsewhere'"),
-        (SUMMARY, other_hash, "fedavg, seed 4: lps-0.safetensors has other weights than the model_sha256"),
+        (SUMMARY, other_hash, "lps-0.safetensors has other weights than the model_sha256"),
     ],
 )  # fmt: skip
 def test_a_falsified_table_is_found_without_a_replay(

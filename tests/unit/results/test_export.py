@@ -4,13 +4,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from emulator.commands import main as cli
 from emulator.export import flattened, points, to_tensorboard
 from emulator.interface import load
 from emulator.shipped import extras
-from tests.support.record_files import IDS, ROUNDS, SUMMARY, write_record
+from tests.support.record_files import IDS, ROUNDS, SUMMARY, write_models, write_record
 
 SETTINGS = {"partition": {"kind": "tasks", "tasks": [{"name": "clothes", "labels": [0, 1]}, {"name": "bags"}]}}
 
@@ -87,8 +88,7 @@ def test_mlflow_reads_parameters_curves_and_files(
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # in a folder, which needs no database
     place = (tmp_path / "store").as_uri()
-    (folder / "models").mkdir()
-    (folder / "models" / "lps-0.safetensors").write_bytes(b"a model")
+    write_models(folder, {"lps-0": {"w": np.float32([1])}})
     for _ in range(2):
         assert cli.execute(["export", str(folder), "--to", "mlflow", "--out", place]) == 0
     client = mlflow.MlflowClient(tracking_uri=place)

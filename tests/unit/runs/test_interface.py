@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import fedstrata
 from emulator.console.interrupts import run_interruptibly
@@ -27,7 +26,7 @@ from emulator.sweeps.file import sweep_of
 from emulator.sweeps.folder import records_of
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
-from tests.support.record_files import IDS, ROUNDS, TABLE, write_record
+from tests.support.record_files import IDS, ROUNDS, TABLE, write_models, write_record
 from tests.support.tiny_sweeps import write_run
 
 ROOT = Path(__file__).parents[3]
@@ -104,9 +103,10 @@ def test_a_run_without_profiles_without_tasks_and_without_measurements(tmp_path:
     assert record.bytes["down"].tolist() == [0, 0, 0]
 
 
-def test_models_are_read_by_cluster(record: fedstrata.Record) -> None:
-    (record.folder / "models").mkdir()
-    save_file({"fc1.bias": np.float32([1, 2])}, record.folder / "models" / "lps-1.safetensors")
+def test_models_are_read_by_cluster(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    write_models(folder, {"lps-1": {"fc1.bias": np.float32([1, 2])}})
+    record = fedstrata.load(folder)
     assert list(record.models) == ["lps-0", "lps-1"]
     assert record.models["lps-1"]["fc1.bias"].tolist() == [1, 2]
     with pytest.raises(KeyError, match="no cluster 'lps-2'; there are lps-0, lps-1"):

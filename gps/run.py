@@ -126,7 +126,9 @@ class Run:
             wait=self.experiment.deadlines.gps,
             clock=self.clock.rounds,
         )
-        refused = Refusals(self.log, self._refuse_lps, known=self.serving.refusals())
+        refused = Refusals(
+            self.log, self._refuse_lps, known=self.serving.refusals(), has_child=lambda home: home in self.places.homes
+        )
         return RoundServer(terms, self.metrics, self.log, executor, accepts_updates=keeper.acceptance, refused=refused)
 
     @property

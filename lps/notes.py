@@ -1,6 +1,6 @@
 """Notes of an LPS about its rounds for the record: rows, exclusions, byte counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -20,13 +20,21 @@ class Notes:
     """Keep an LPS's notes about its rounds until the GPS has received them."""
 
     def __init__(
-        self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog, refused: RefusedDevices
+        self,
+        home_id: str,
+        task: Task,
+        metrics: ProcessMetrics,
+        log: EventLog,
+        refused: RefusedDevices,
+        *,
+        has_member: Callable[[str], bool],
     ) -> None:
+        """Set `has_member`, which says whether a device belongs to this LPS. Only such devices can be refused."""
         self._home_id = home_id
         self._task = task
         self._refused_devices = refused
         known = {exclusion.device_id: exclusion.reason.removeprefix(REFUSED) for exclusion in refused.exclusions}
-        self.refused = Refusals(log, self._note_ban, known)
+        self.refused = Refusals(log, self._note_ban, known, has_child=has_member)
         self._metrics = metrics
         self._log = log
         self._bytes_before = (0, 0)

@@ -43,7 +43,7 @@ class Session:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
         self._refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
-        notes = Notes(cluster.home_id, lps.task, lps.metrics, log, self._refused)
+        notes = Notes(cluster.home_id, lps.task, lps.metrics, log, self._refused, has_member=members.has)
         self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, updates=self._updates, notes=notes, log=log

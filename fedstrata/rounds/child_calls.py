@@ -127,7 +127,7 @@ class ChildCalls:
         """Inform the open round's stages of a child's request.
 
         Raises:
-            PayloadError: no honest child sends this request. If a round is open, the child is refused.
+            PayloadError: no honest child sends this request. The child is refused.
         """
         with self._refusing(request.child_id):
             self._hear(request)
@@ -202,10 +202,11 @@ class ChildCalls:
             raise
 
     def ban(self, child_id: str, reason: str) -> None:
-        """Refuse a child until the end of the run, unless its update of the open round has been accepted."""
+        """Refuse a child until the end of the run. An accepted update of the open round stays in the sum."""
         opened = self._round
-        if opened is not None and self.refused.refuse(opened.intake, opened.number, child_id, reason):
-            opened.intake.exclude(child_id)
+        if self.refused.refuse(-1 if opened is None else opened.number, child_id, reason) and opened is not None:
+            if not opened.intake.keeps(child_id):
+                opened.intake.exclude(child_id)
             self._changes.tell()
 
 

@@ -2,6 +2,7 @@
 addition to tensors.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ class Child:
     began: Upload | None = None  # upload that sent the bytes before `offset`
     has_switched: bool = False  # whether the child has changed to another update, which is allowed once per round
     is_asked_again: bool = False  # whether a complete update was removed from the sum and may be sent again
+    is_refused: bool = False  # whether the child may not send its update again if the sum is emptied
 
     @property
     def has_part(self) -> bool:
@@ -149,6 +151,7 @@ class Children:
         self._awaited = self._left = len(self._children)  # awaited children, and children still in the round
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
+        self.completed = asyncio.Event()  # set while the round waits for no child
 
     def state_of(self, child_id: str) -> ChildState | None:
         """Return the state of a child. If the child is not in this round, return None."""
@@ -202,6 +205,20 @@ class Children:
                 + "".join(f" ({name} was refused: {refusals[name]})" for name in absent[:1] if name in refusals)
             )
 
+    def keeps(self, child_id: str) -> bool:
+        """Return whether the complete update of a refused child stays in the sum. If the sum is emptied later, the
+        child is excluded.
+        """
+        child = self._children.get(child_id)
+        if child is None or child.state is not ChildState.ACCEPTED:
+            return False
+        child.is_refused = True
+        return True
+
+    def _tell(self) -> None:
+        if self.is_complete:
+            self.completed.set()
+
     def _child(self, child_id: str) -> Child:
         child = self._children.get(child_id)
         if child is None:
@@ -219,14 +236,21 @@ class Refusals:
     """Hold the children that a parent has refused until the end of the run, with the reasons."""
 
     def __init__(
-        self, log: EventLog, on_ban: Callable[[str, str], None] | None = None, known: Mapping[str, str] | None = None
+        self,
+        log: EventLog,
+        on_ban: Callable[[str, str], None] | None = None,
+        known: Mapping[str, str] | None = None,
+        *,
+        has_child: Callable[[str], bool] | None = None,
     ) -> None:
         """Set `on_ban`, which is called with each refused child and the reason, and `known`, the children that were
-        refused before a restart, with the reasons.
+        refused before a restart, with the reasons. `has_child` says whether a child belongs to this parent. By default
+        every name does.
         """
         self.reasons = dict(known or {})
         self._log = log
         self._on_ban = on_ban or (lambda child_id, reason: None)
+        self._has_child = has_child or (lambda child_id: True)
 
     def __contains__(self, child_id: str) -> bool:
         return child_id in self.reasons
@@ -243,13 +267,12 @@ class Refusals:
         if child_id in self.reasons:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
-    def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
+    def refuse(self, number: int, child_id: str, reason: str) -> bool:
         """Refuse a child until the end of the run. Return whether this call refuses the child.
 
-        A child outside the round, or with an accepted update, is not refused. `number` is the number of the round, for
-        the log.
+        A name that is not a child of this parent is not refused. `number` is the number of the round, for the log.
         """
-        if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
+        if child_id in self.reasons or not self._has_child(child_id):
             return False
         self.reasons[child_id] = reason = brief(reason)
         self._log.warning("child_refused", child=child_id, round=number, reason=reason)

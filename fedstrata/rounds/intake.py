@@ -42,7 +42,6 @@ class Intake(Children):
         self._reports = ChildReports()
         self._folding = asyncio.Lock()
         self._is_void = False  # if true, the sum is emptied before the next value is added
-        self.completed = asyncio.Event()  # set while the round waits for no child
         self._when_void: list[Callable[[], None]] = []
         self.voided = 0
         self.is_closed = False
@@ -179,7 +178,7 @@ class Intake(Children):
             self.void()
 
     def void(self) -> None:
-        """Empty the sum, and wait again for all children that are still in the round."""
+        """Empty the sum, and wait again for all children that are still in the round and were not refused."""
         self._is_void = True
         self._reports = ChildReports()
         self.voided += 1
@@ -188,9 +187,10 @@ class Intake(Children):
             child.begin_anew()
             if child.state is ChildState.ACCEPTED:
                 child.is_asked_again = True
-                self._move(child, ChildState.AWAITED)
+                self._move(child, ChildState.EXCLUDED if child.is_refused else ChildState.AWAITED)
         for react in self._when_void:
             react()
+        self._tell()
 
     def _empty_if_void(self) -> None:
         """Set the sums to zero if `void` was called since the last addition. The caller holds the lock `_folding`."""
@@ -206,10 +206,6 @@ class Intake(Children):
             self.is_closed = True
             self.sums = None
         return self._reports.result(self._children)
-
-    def _tell(self) -> None:
-        if self.is_complete:
-            self.completed.set()
 
     def _current(self, upload: Upload) -> Child:
         child = self._child(upload.child_id)

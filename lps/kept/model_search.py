@@ -27,6 +27,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds import RoundServer
+from fedstrata.rounds.children import Refusals
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.open_round import Message
 from fedstrata.rounds.reported import check_run
@@ -104,15 +105,17 @@ class ModelSearch:
     """Find a cluster's model on the cluster's devices, before a round can open."""
 
     def __init__(
-        self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, likely_rounds: range, log: EventLog
-    ) -> None:
+        self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, likely_rounds: range,
+        refused: Refusals, log: EventLog,
+    ) -> None:  # fmt: skip
         """Set `members`, the ids of the cluster's devices, and `wait`, the deadline for their calls. `likely_rounds`
-        are the LPS rounds of which, according to the GPS, devices may have models.
+        are the LPS rounds of which, according to the GPS, devices may have models. `refused` holds the refused devices.
         """
         self._run_id = run_id
         self._layout = layout
         self._members = members
         self._wait = wait
+        self._refused = refused
         self._log = log
         self._likely_rounds = likely_rounds
         self._held: dict[str, int] = {}  # by device that has called: the LPS round of its model, or -1
@@ -225,8 +228,8 @@ class ModelSearch:
         model.
 
         Raises:
-            PayloadError: the model is not the requested model, or has values that are not finite. The LPS then asks
-                another device.
+            PayloadError: the model is not the requested model, or has values that are not finite. The device is
+                refused, and the LPS asks another device.
             NotReadyError: the stream ended before the whole model had arrived.
             SupersededError: the device has begun a newer stream.
         """
@@ -240,7 +243,8 @@ class ModelSearch:
         try:
             async with newest.until_superseded(device_id):
                 await self._take_if_chosen(header, parts)
-        except PayloadError:
+        except PayloadError as error:
+            self._refused.refuse(self._held[device_id], device_id, str(error))
             self._give_up(device_id)
             raise
         except NotReadyError:

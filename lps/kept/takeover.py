@@ -89,6 +89,7 @@ class Takeover:
             members=self._parts.members.ids - set(self._parts.notes.refused),
             wait=self._parts.clock.wait,
             likely_rounds=range(now - self._parts.rounds - 1, now + self._parts.rounds),
+            refused=self._parts.notes.refused,
             log=self._parts.log,
         )
 

@@ -9,7 +9,6 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Plan
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds.children import NO_LEAST, Children
 from fedstrata.trust.security import OPEN
 from gps.journal.answers import BEFORE
 from gps.kubernetes.backend import Backend
@@ -37,8 +36,7 @@ def started(folder: Path) -> Run:
 
 
 def refuse(run: Run, home_id: str) -> None:
-    round_of_both = Children(("lps-0", "lps-1"), run.experiment.deadlines.gps, NO_LEAST)
-    assert run.rounds.server.refused.refuse(round_of_both, 0, home_id, "nonsense")
+    assert run.rounds.server.refused.refuse(0, home_id, "nonsense")
 
 
 async def stopped(run: Run) -> None:

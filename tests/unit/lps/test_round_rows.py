@@ -9,7 +9,6 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.notes import Notes, add_evaluations
 from lps.report_files import RefusedDevices
-from tests.support.rounds_setting import intake_of
 
 
 def measured(device: str, correct: int, examples: int, of_round: int = 1) -> pb.Evaluation:
@@ -28,11 +27,12 @@ def test_a_row_has_the_least_and_the_most_accurate_device() -> None:
 
 def notes_in(folder: Path) -> Notes:
     log = EventLog("test")
-    return Notes("lps-0", CLASSIFICATION, ProcessMetrics("lps"), log, RefusedDevices(folder, "lps-0", log))
+    refused = RefusedDevices(folder, "lps-0", log)
+    return Notes("lps-0", CLASSIFICATION, ProcessMetrics("lps"), log, refused, has_member={"a"}.__contains__)
 
 
 def test_a_refused_device_stays_refused_when_its_lps_restarts_and_the_record_names_it_once(tmp_path: Path) -> None:
-    notes_in(tmp_path).refused.refuse(intake_of({"a": 2})[0], 3, "a", "values are not finite")
+    notes_in(tmp_path).refused.refuse(3, "a", "values are not finite")
     again = notes_in(tmp_path)
     assert again.refused.reasons == {"a": "values are not finite"}
     named = [pb.Exclusion(device_id="a", stage="training", reason="refused: values are not finite")]

@@ -294,7 +294,7 @@ def test_what_was_not_told_outlives_the_lps_by_global_round(tmp_path: Path) -> N
 async def test_devices_of_which_no_report_is_here_have_no_bytes_from_before_and_no_times_either(tmp_path: Path) -> None:
     metrics = ProcessMetrics("lps")
     metrics.links.counter(LinkKey(link="device-lps", direction="up", kind="update", end="parent"))(1_000)
-    notes = Notes("lps-1", CLASSIFICATION, metrics, LOG, RefusedDevices(tmp_path, "lps-1", LOG))
+    notes = Notes("lps-1", CLASSIFICATION, metrics, LOG, RefusedDevices(tmp_path, "lps-1", LOG), has_member=bool)
     layout = STREAMS.vector(2).tensors
     received = ReceivedModel(
         round=2, global_round=2, evaluate_only=True, plan_version=0, flat=np.zeros(layout.size, np.float32), clusters=2

@@ -18,7 +18,7 @@ from fedstrata.errors import NotReadyError, PayloadError, StateError, WrongRunEr
 from fedstrata.experiment import TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds import ReceivedModel
+from fedstrata.rounds import ReceivedModel, Refusals
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import write_model
 from fedstrata.tensors import ExactSum, Flat, PayloadCodec
@@ -45,15 +45,16 @@ LOG = EventLog("test_takeover")
 MODEL = np.float32([1, 2, 3, 4, 5])
 
 
-def gathering_of(*members: str) -> ModelSearch:
+def gathering_of(*members: str, refused: Refusals | None = None) -> ModelSearch:
     return ModelSearch(
-        RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), likely_rounds=range(9), log=LOG
-    )
+        RUN_ID, layout=LAYOUT, members=set(members), wait=TierDeadline(), likely_rounds=range(9),
+        refused=refused or Refusals(LOG), log=LOG,
+    )  # fmt: skip
 
 
-def searching(*members: str) -> tuple[ModelSearch, "asyncio.Task[Held | None]"]:
+def searching(*members: str, refused: Refusals | None = None) -> tuple[ModelSearch, "asyncio.Task[Held | None]"]:
     """A search among these devices that has begun, and what it will find."""
-    gathering = gathering_of(*members)
+    gathering = gathering_of(*members, refused=refused)
     return gathering, asyncio.create_task(gathering.model())
 
 
@@ -211,7 +212,8 @@ async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not
 async def test_a_model_that_is_not_what_was_asked_for_is_refused_and_another_device_asked(
     held_round: int, flat: Flat, sha256: str | None, reason: str
 ) -> None:
-    gathering, finding = searching("a", "b")
+    refused = Refusals(LOG)
+    gathering, finding = searching("a", "b", refused=refused)
     calls = {name: asyncio.create_task(told(gathering, name, 5)) for name in "ab"}
     await asyncio.gather(*calls.values())
     bad = header_of("a", held_round, flat.astype(np.float32), **({"sha256": sha256} if sha256 else {}))
@@ -220,6 +222,7 @@ async def test_a_model_that_is_not_what_was_asked_for_is_refused_and_another_dev
         await gathering.take_model(bad, parts_of(flat.astype(np.float32)))
     assert isinstance(await finding, Held)
     await good
+    assert list(refused) == ["a"]  # it ends, so no round may wait for it
 
 
 async def test_calls_of_another_run_are_refused() -> None:

@@ -180,6 +180,76 @@ async def test_a_refused_child_stays_refused_in_later_rounds(tmp_path: Path) -> 
     assert (await server.gather()).missing == ("b",)
 
 
+async def nonsense(server: RoundServer, child_id: str, message: str) -> None:
+    """Send a message that no honest child sends, after the child's update is in."""
+    header = header_of(child_id, num_examples=2)
+    header.train_loss = math.nan
+    with pytest.raises(PayloadError):
+        match message:
+            case "update":
+                await server.submit(header, parts_of(b""))
+            case "announcement":
+                await server.hear(header)
+            case "request":
+                await said(server, child_id)
+            case "measurement":
+                server.evaluate(RUN_ID, pb.Evaluation(device_id=child_id, loss_sum=math.nan, num_examples=2))
+
+
+def unasked(request: pb.FetchModelRequest) -> None:
+    if request.child_id == "b":
+        raise PayloadError("a mask key of 3 bytes")
+
+
+@pytest.mark.parametrize("message", ["update", "announcement", "request", "measurement"])
+async def test_a_child_refused_after_its_update_is_in_counts_and_is_not_waited_for_in_the_next_round(
+    tmp_path: Path, message: str
+) -> None:
+    children, wait = {"a": 2, "b": 2}, TierDeadline(quorum_ratio=0.5)
+    server, total = server_of(tmp_path, children=children, wait=wait, hear=unasked)
+    await submit(server, "b", vector(8.0))
+    await nonsense(server, "b", message)
+    await submit(server, "a", vector(4.0))
+    assert (await server.gather()).missing == ()
+    assert total.mean()[0] == 6.0
+    open_round(server, tmp_path, 1, children)
+    await submit(server, "a", vector(1.0), round_number=1)
+    async with asyncio.timeout(60):
+        assert (await server.gather()).missing == ("b",)
+
+
+async def test_a_child_refused_between_rounds_or_outside_of_a_round_is_not_waited_for_later(tmp_path: Path) -> None:
+    wait = TierDeadline(quorum_ratio=0.3)
+    before, _ = server_of(tmp_path, children={"a": 2}, wait=wait)
+    refused = Refusals(EventLog("test"), has_child={"a", "b", "c"}.__contains__)
+    server = parent_of(before.terms, refused=refused)
+    await nonsense(server, "b", "update")  # no round is open yet
+    open_round(server, tmp_path, 0, {"a": 2}, layout=before.opened().offers[0].model.layout)
+    await nonsense(server, "c", "update")  # of another cohort
+    await nonsense(server, "x", "update")
+    await submit(server, "a", vector(4.0))
+    await server.gather()
+    assert list(refused) == ["b", "c"]
+    open_round(server, tmp_path, 1, {"a": 2, "b": 2, "c": 2})
+    await submit(server, "a", vector(4.0), round_number=1)
+    async with asyncio.timeout(60):
+        assert (await server.gather()).missing == ("b", "c")
+
+
+async def test_a_sum_that_is_emptied_is_computed_again_without_a_child_refused_after_its_update(tmp_path: Path) -> None:
+    children = {"a": 2, "b": 2, "c": 2}
+    server, total = server_of(tmp_path, children=children, wait=TierDeadline(quorum_ratio=0.3))
+    await submit(server, "a", vector(4.0))
+    await submit(server, "b", vector(8.0))
+    await nonsense(server, "b", "update")
+    with pytest.raises(PayloadError, match="finite"):
+        await submit(server, "c", vector(1.0, 2.0, math.inf))  # a part of it is in the sum
+    await submit(server, "a", vector(4.0))
+    async with asyncio.timeout(60):
+        assert (await server.gather()).missing == ("b", "c")
+    assert total.mean()[0] == 4.0
+
+
 async def test_an_update_that_is_in_cannot_be_taken_out_by_a_bad_one(tmp_path: Path) -> None:
     server, total = server_of(tmp_path, children={"a": 2, "b": 2})
     await submit(server, "a", vector(4.0))

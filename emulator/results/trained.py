@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from emulator.results.record import RunRecord
 from emulator.results.weights import Weights, read_weights
 from fedstrata.datasets import Examples, dataset_info
+from fedstrata.datasets.rows import unmasked
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
@@ -152,5 +153,5 @@ class TrainedModels:
 
 def _as_in_data(values: ArrayLike) -> NDArray[Any]:
     """Return the values as an array with a dtype that data sets may have."""
-    array = np.asarray(values)
+    array = np.asarray(unmasked("inputs", values))
     return array.astype(KINDS.get(array.dtype.kind, array.dtype), copy=False)

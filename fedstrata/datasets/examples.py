@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets.rows import Rows
+from fedstrata.datasets.rows import Rows, targets_of, unmasked
 from fedstrata.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -41,16 +41,21 @@ class Examples:
         more: Mapping[str, Array] | None = None,
         columns: Mapping[str, NDArray[np.int64]] | None = None,
     ) -> None:
+        labels, targets = unmasked("labels", labels), unmasked("targets", targets)
         if labels is not None:
             if targets is not None:
                 raise DataError(
                     "both labels and targets are given; labels are the targets of a classification: give one"
                 )
             _check_discrete("labels", labels)
-        self.stored: Final[Any] = inputs
+        self.stored: Final[Any] = unmasked("inputs", inputs)
         self.targets: Final[Array | None] = labels if targets is None else targets
-        self.more: Final[Mapping[str, Array]] = dict(more or {})
-        self.columns: Final[Mapping[str, NDArray[np.int64]]] = dict(columns or {})
+        self.more: Final[Mapping[str, Array]] = {
+            name: unmasked(f"input {name}", array) for name, array in (more or {}).items()
+        }
+        self.columns: Final[Mapping[str, NDArray[np.int64]]] = {
+            name: unmasked(f"column {name}", array) for name, array in (columns or {}).items()
+        }
         self._check()
 
     @classmethod
@@ -59,15 +64,14 @@ class Examples:
 
         Inputs are read when they are needed. In training, the transforms of the data set may draw from the global
         generators of torch, NumPy and Python. For each item, these generators are seeded with seed, device, round,
-        epoch and example. Targets come from the attribute `targets` of the data set. Without this attribute, each item
-        is read once for its target.
+        epoch and example. Targets come from the attribute `targets` of the data set. Without this attribute, or if it
+        differs from the items, each item is read once for its target. A target must not change between readings.
         """
-        rows = Rows(source)
-        targets = rows.targets()
-        if targets.dtype.kind in "iu" and targets.ndim == 1:
-            return cls(inputs=rows, labels=targets.astype(np.int64), columns=columns)
-        kind = np.int64 if targets.dtype.kind in "iu" else np.float32
-        return cls(inputs=rows, targets=targets.astype(kind), columns=columns)
+        targets = targets_of(source)
+        rows = Rows(source, targets)
+        if targets.dtype == np.int64 and targets.ndim == 1:
+            return cls(inputs=rows, labels=targets, columns=columns)
+        return cls(inputs=rows, targets=targets, columns=columns)
 
     def _check(self) -> None:
         _check_kind("inputs", self.stored, (np.float32, np.int64, np.uint8))

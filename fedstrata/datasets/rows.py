@@ -14,7 +14,17 @@ from fedstrata.plugins import or_failed
 
 Indices = NDArray[np.int64]
 Array = NDArray[Any]
+COMPARED = 50  # items that are read to see if the attribute `targets` has their targets
 MEASURED = 0x726F7773  # "rows": address of the draws outside training, so that they are always the same
+
+
+def unmasked(name: str, array: Any) -> Any:
+    """Return an array without a mask. Raises DataError if the mask hides a value, because a number lies under it."""
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    if hidden := int(np.ma.getmaskarray(array).sum()):
+        raise DataError(f"{name}: {hidden} values are masked; leave out their rows, or use array.filled(NUMBER)")
+    return array.data
 
 
 class Rows:
@@ -26,10 +36,12 @@ class Rows:
     in every process.
     """
 
-    def __init__(self, source: Any, indexes: Indices | None = None) -> None:
-        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-            raise DataError(f"a {type(source).__name__} has no numbered items; give a map-style data set of PyTorch")
+    def __init__(self, source: Any, targets: Array, indexes: Indices | None = None) -> None:
+        """Hold the items of `source` at these indexes; without indexes, all items. `targets` has the target of each
+        item of `source`. If an item is read and has another target, it is refused.
+        """
         self._source = source
+        self._targets = targets
         self._indexes = np.arange(len(source)) if indexes is None else indexes
         first = self._read(0, [MEASURED]) if len(source) else np.empty(0, np.float32)
         self.dtype = first.dtype
@@ -50,7 +62,7 @@ class Rows:
 
     def part(self, indices: Indices) -> "Rows":
         """Return the rows at these indices, without reading them."""
-        return Rows(self._source, self._indexes[indices])
+        return Rows(self._source, self._targets, self._indexes[indices])
 
     def __getitem__(self, indices: Indices) -> Array:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
@@ -66,24 +78,75 @@ class Rows:
             )
         return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
 
-    def targets(self) -> Array:
-        """Return the target of each item. It comes from the attribute `targets` of the data set or, without this
-        attribute, from the second part of the item.
-        """
-        if (known := getattr(self._source, "targets", None)) is not None:
-            return np.asarray(known)
-        return np.stack([np.asarray(self._item(index, [MEASURED])[1]) for index in range(len(self._source))])
-
     def _read(self, index: int, address: Sequence[int]) -> Array:
-        return np.asarray(self._item(index, address)[0])
+        found, target = _item(self._source, index, address)
+        known = self._targets[index]
+        if _differs(target, known):
+            raise DataError(
+                f"item {index} of {type(self._source).__name__} has target {target!s:.40}, but an earlier reading or "
+                f"the attribute targets gave {known!s:.40}; give each item the same target at each reading"
+            )
+        return found
 
-    def _item(self, index: int, address: Sequence[int]) -> tuple[Any, Any]:
-        name = type(self._source).__name__
-        with or_failed(f"data set {name}: reading item {index} failed with", self._source), _drawing(address):
-            item = self._source[index]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"item {index} of {name} is a {type(item).__name__}; return a pair of input and target")
-        return item[0], item[1]
+
+def targets_of(source: Any) -> Array:
+    """Return the target of each item of a map-style data set, as int64 if targets are whole numbers, else as float32.
+
+    Targets come from the attribute `targets` of the data set, if it agrees with some of the items: with one item of
+    each target, and with items at even distances. Otherwise each item is read.
+    """
+    if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        raise DataError(f"a {type(source).__name__} has no numbered items; give a map-style data set of PyTorch")
+    targets = _attribute(source)
+    if targets is None:
+        read = [_item(source, index, [MEASURED])[1] for index in range(len(source))]
+        if len({target.shape for target in read}) > 1:
+            raise DataError(f"targets of {type(source).__name__} have different shapes; make them equal")
+        targets = np.stack(read) if read else np.empty(0, np.int64)
+    return targets.astype(np.int64 if targets.dtype.kind in "iu" else np.float32)
+
+
+def _attribute(source: Any) -> Array | None:
+    """Return the attribute `targets` of a data set. If it is missing, or differs from the targets of the items that are
+    compared, return None.
+    """
+    known, size = getattr(source, "targets", None), len(source)
+    if known is None or callable(known):
+        return None
+    try:
+        known = np.asarray(unmasked("targets", known))
+    except ValueError:  # lists of several lengths
+        return None
+    if known.shape[:1] != (size,) or known.dtype.kind not in "iufb" or not size:
+        return None
+    firsts = np.unique(known, return_index=True)[1] if known.ndim == 1 else np.empty(0, np.int64)
+    for index in {*firsts[:COMPARED].tolist(), *np.linspace(0, size - 1, COMPARED).astype(int).tolist()}:
+        target = _item(source, index, [MEASURED])[1]
+        if _differs(target, known[index]):
+            return None
+    return known
+
+
+def _differs(target: Array, known: Array) -> bool:
+    """Return whether a target differs from a known target. A known float may have fewer digits."""
+    told = target.astype(known.dtype) if known.dtype.kind == "f" else target
+    return told.shape != known.shape or bool((told != known).any())
+
+
+def _item(source: Any, index: int, address: Sequence[int]) -> tuple[Array, Array]:
+    """Return the input and the target of an item as arrays."""
+    name = type(source).__name__
+    with or_failed(f"data set {name}: reading item {index} failed with", source), _drawing(address):
+        item = source[index]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise DataError(f"item {index} of {name} is a {type(item).__name__}; return a pair of input and target")
+    found, target = (
+        np.asarray(unmasked(f"{what} of item {index} of {name}", part))
+        for what, part in zip(("input", "target"), item, strict=True)
+    )
+    if target.dtype.kind not in "iufb":
+        raise DataError(f"item {index} of {name} has target {item[1]!r:.40}; a target is a number, or an array of them")
+    return found, target
 
 
 @contextmanager

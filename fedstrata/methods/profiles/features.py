@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
+from fedstrata.datasets.rows import unmasked
 from fedstrata.errors import PluginError
 from fedstrata.experiment.sections import MethodSettings, known_or_own
 from fedstrata.plugins import load_plugin, or_failed
@@ -65,7 +66,7 @@ def feature_map(settings: FeatureOptions) -> FeatureMap:
 
     def checked(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
         with or_failed(f"feature map {settings.features} failed with", own):
-            features = np.asarray(own(inputs), dtype=np.float64)
+            features = np.asarray(unmasked("features", own(inputs)), dtype=np.float64)
         _check(features, settings, num_examples=len(inputs))
         return features
 

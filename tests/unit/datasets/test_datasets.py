@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,29 @@ def test_examples_refuse_what_is_not_inputs_with_labels(
 ) -> None:
     with pytest.raises(DataError, match=message):
         Examples(inputs=inputs, labels=labels)
+
+
+@pytest.mark.parametrize("role", ["inputs", "labels", "targets", "input mask", "column who"])
+def test_masked_arrays_are_refused_if_a_value_is_hidden(role: str) -> None:
+    """What lies under a mask, such as -9999, is no value to train on."""
+
+    def made(mask: bool) -> Examples:
+        def of(name: str, array: Any) -> Any:
+            return np.ma.masked_array(array, mask=np.full(array.shape, mask)) if name == role else array
+
+        targets = {"targets": of(role, np.float32([1, 2]))} if role == "targets" else {}
+        return Examples(
+            inputs=of("inputs", np.float32([[1], [2]])),
+            **(targets or {"labels": of("labels", np.array([0, 1]))}),
+            more={"mask": of("input mask", np.float32([1, 2]))},
+            columns={"who": of("column who", np.array([0, 1]))},
+        )
+
+    with pytest.raises(DataError, match=f"{role}: 2 values are masked; leave out their rows, or use array"):
+        made(mask=True)
+    whole = made(mask=False)
+    arrays = whole.inputs, whole.targets, whole.more["mask"], whole.columns["who"]
+    assert [type(array) for array in arrays] == [np.ndarray] * 4
 
 
 def test_examples_may_have_tokens_targets_of_any_shape_further_inputs_and_columns() -> None:

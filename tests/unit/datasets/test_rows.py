@@ -1,11 +1,13 @@
 """Map-style data sets of PyTorch: read when they are taken, and changed at random by address."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset as MapStyle
 
 from device.evaluation import evaluate
@@ -109,3 +111,71 @@ def test_items_of_several_shapes_and_items_that_fail_are_said_in_a_line() -> Non
             Examples.of_items([item])
     with pytest.raises(DataError, match="a generator has no numbered items; give a map-style data set of PyTorch"):
         Examples.of_items(item for item in ragged)
+
+
+class Letters:
+    """Items whose targets may differ from the attribute `targets`."""
+
+    def __init__(self, targets: object, turn: Callable[[int], object]) -> None:
+        self.targets, self.turn = targets, turn
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.float32], object]:
+        return np.full(2, index, np.float32), self.turn(index)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda index: 3 - index % 4,  # a target_transform
+        lambda index: {2: 1}.get(index % 4, index % 4),  # of one target only
+        lambda index: np.int64((index + 1) % 4),  # another order
+        lambda index: torch.tensor(index % 2),
+        lambda index: np.float32(index % 4 + 0.25),  # no whole number any more
+        lambda index: np.eye(4, dtype=np.float32)[index % 4],  # one value per label
+        lambda index: index % 4,  # the same
+    ],
+)
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_targets_are_those_of_the_items(turn: Callable[[int], object], as_tensor: bool) -> None:
+    known = [index % 4 for index in range(300)]
+    examples = Examples.of_items(Letters(torch.tensor(known) if as_tensor else known, turn))
+    assert examples.targets is not None
+    assert examples.targets.tolist() == [np.asarray(turn(index)).tolist() for index in range(300)]
+    assert examples.part(np.array([7, 2])).take(np.array([1])).inputs.tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize("targets", [None, [1, 2], list("ab") * 150, [[1], [1, 2]] * 150, lambda: 1])
+def test_an_attribute_that_has_no_target_for_each_item_is_not_used(targets: object) -> None:
+    assert Examples.of_items(Letters(targets, lambda index: index % 3)).labels.tolist() == [0, 1, 2] * 100
+
+
+def test_a_target_that_changes_is_refused_when_its_item_is_read() -> None:
+    examples = Examples.of_items(Letters([index % 4 for index in range(300)], lambda index: index % 4 + (index == 5)))
+    assert examples.take(np.array([4])).labels.tolist() == [0]
+    with pytest.raises(
+        DataError, match="item 5 of Letters has target 2, but an earlier reading or the attribute targe"
+    ):
+        examples.take(np.array([4, 5]))
+    drawn = Examples.of_items(Letters(None, lambda index: random.randrange(1000)))
+    with pytest.raises(DataError, match="give each item the same target at each reading"):
+        drawn.take(np.arange(3))
+
+
+@pytest.mark.parametrize("target", ["a", None, {"x": 1}])
+def test_a_target_that_is_no_number_is_refused(target: object) -> None:
+    with pytest.raises(DataError, match=r"item 0 of Letters has target .*; a target is a number, or an array of them"):
+        Examples.of_items(Letters(None, lambda index: target))
+
+
+def test_masked_items_are_refused_if_a_value_is_hidden() -> None:
+    hidden, shown = np.ma.masked_equal(np.float32([1, 2]), 2), np.ma.masked_equal(np.float32([1, 2]), 3)
+    with pytest.raises(
+        DataError, match="input of item 0 of list: 1 values are masked; leave out their rows, or use ar"
+    ):
+        Examples.of_items([(hidden, 0)])
+    with pytest.raises(DataError, match="target of item 0 of list: 1 values are masked"):
+        Examples.of_items([(np.float32([1, 2]), hidden)])
+    assert Examples.of_items([(shown, 0)]).inputs.tolist() == [[1, 2]]

@@ -5,6 +5,16 @@ In Python, `fedstrata.run` runs an experiment, and `fedstrata.load` opens the re
 """
 
 import os
+import sys
+
+# `python -m gps` puts the current folder first: without this, a typing.py there would be executed.
+if (
+    sys.argv[:1] == ["-m"]
+    and not sys.flags.safe_path
+    and {"gps", "lps", "device", "fleet", "emulator"} & set(sys.modules)
+):
+    del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fedstrata.errors import FedstrataError, PluginError
+from fedstrata.own_files import own_files
 
 Kind = TypeVar("Kind")
 _turn = threading.Lock()  # invalidate_caches can raise KeyError if two threads call it at the same time
@@ -109,9 +110,13 @@ def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _import(name: str, place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # last: a file there must not hide a module of Python, of a package or of Fedstrata
     with _turn:
         importlib.invalidate_caches()
+    try:
+        own_files(name)
+    except PluginError as error:  # another module hides an own file
+        raise PluginError(f"{place}: {error}") from None
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

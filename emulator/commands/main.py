@@ -22,7 +22,6 @@ from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.streams import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
-from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
@@ -269,8 +268,6 @@ def main() -> None:
             signal.signal(number, _interrupt)
     sys.stdout, sys.stderr = map(lasting, (sys.stdout, sys.stderr))
     print_whatever_comes()
-    with suppress(FileNotFoundError):  # the current folder is deleted
-        look_also_in([Path.cwd()])  # for own code
     ended: list[int] = []
     atexit.register(_end_with, ended)  # registered first, so called last
     code = execute(sys.argv[1:])

@@ -156,7 +156,7 @@ class OwnedProcess:
             waiting.cancel()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        command = (sys.executable, "-m", *self._command())
+        command = (sys.executable, "-P", "-m", *self._command())  # -P: not with modules of the current folder
         pipe = asyncio.subprocess.PIPE
         try:
             with self.log_path.open("ab") as log:

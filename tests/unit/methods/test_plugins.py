@@ -1,5 +1,6 @@
 """Own code by reference: what is loaded, and what a user is told when it is not."""
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -194,3 +195,36 @@ def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, 
 def test_a_missing_feature_map_is_told_before_it_is_called() -> None:
     with pytest.raises(PluginError, match="there is no module absent_phi"):
         feature_map(FeatureOptions(name="tried", features="absent_phi:phi", feature_dim=1))
+
+
+def test_a_file_in_the_current_directory_hides_no_module_of_python(workdir: Path) -> None:
+    (workdir / "own_code.py").write_text("def text(x):\n    import json\n    return json.dumps(x)\n")
+    (workdir / "decimal.py").write_text("raise SystemExit('executed')\n")
+    assert load_plugin("own_code:text", "model")([1]) == "[1]"
+    assert sys.path[-1] == str(workdir)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "source", "owner"),
+    [
+        ("colorsys.py", "import colorsys", "Python; rename colorsys.py"),
+        ("device.py", "from device import f", "Fedstrata; rename device.py"),
+        ("yaml.py", "def f():\n    import yaml.nodes", "/"),
+        ("gps/__init__.py", "import gps", "Fedstrata; rename gps"),
+    ],
+)
+def test_an_own_file_that_another_module_hides_is_named(workdir: Path, hidden: str, source: str, owner: str) -> None:
+    (workdir / hidden).parent.mkdir(exist_ok=True)
+    (workdir / hidden).write_text("f = int\n")
+    (workdir / "own_code.py").write_text(source)
+    own = hidden.removesuffix("/__init__.py")
+    said = f"{own}, which own_code.py imports, is hidden by the module {own.removesuffix('.py')} of {owner}"
+    with pytest.raises(PluginError, match=re.escape(said)):
+        load_plugin("own_code:f", "model")
+
+
+def test_own_code_cannot_have_the_name_of_a_module_of_python_or_fedstrata(workdir: Path) -> None:
+    for name, owner in {"wave": "Python", "lps": "Fedstrata"}.items():
+        (workdir / f"{name}.py").write_text("f = int\n")
+        with pytest.raises(PluginError, match=f"{name}.py is hidden by the module {name} of {owner}; rename {name}.py"):
+            load_plugin(f"{name}:f", "model")

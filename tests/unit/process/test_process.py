@@ -47,6 +47,15 @@ def test_an_error_has_its_exit_code_even_if_the_log_is_on_a_full_disk(tmp_path: 
     assert done.returncode == EXIT_USAGE
 
 
+@pytest.mark.parametrize("module", ["gps", "lps", "device", "fleet", "fleet.board", "emulator"])
+def test_a_program_started_by_its_module_executes_no_file_of_the_current_folder(tmp_path: Path, module: str) -> None:
+    for name in ("typing", "json", "argparse", "numpy", "rich"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)")
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0
+
+
 SERVICE = """
 from fedstrata.process.process import program_arguments, run_process, say_listening
 

@@ -231,12 +231,14 @@ DEVICE_THAT_WAITS = """
 def test_an_interrupted_run_leaves_its_folder_and_no_process(
     experiment: Path, tmp_path: Path, number: signal.Signals, listens: bool
 ) -> None:
-    (tmp_path / "gps.py").write_text(dedent(GPS_THAT_WAITS.format(listens=listens)))
-    (tmp_path / "device.py").write_text(dedent(DEVICE_THAT_WAITS))
+    fakes = tmp_path / "fakes"  # a folder of its own, because the current folder hides no program
+    fakes.mkdir()
+    (fakes / "gps.py").write_text(dedent(GPS_THAT_WAITS.format(listens=listens)))
+    (fakes / "device.py").write_text(dedent(DEVICE_THAT_WAITS))
     os.mkfifo(tmp_path / "pids")
     command = [sys.executable, "-m", "emulator", "run", experiment.name, "--out", "out", "--json"]
     command += ["--device-processes", "1"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {"PYTHONPATH": f"{fakes}:{REPOSITORY}"}
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as emulator:

@@ -96,7 +96,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
         state=state,
         clock=clock_of(experiment).device(),
-        shield_of=shields(experiment, channels.security),
+        shield_of=shields(experiment, channels.security, state),
     )
 
 

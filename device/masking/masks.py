@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from device.masking.masked_for import MaskedFor
 from fedstrata.errors import OutdatedError, PayloadError, RosterError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.privacy import MOST_MASKED
@@ -42,8 +44,10 @@ class Masks(Shield):
 
     growth = 2  # integers of 8 bytes
 
-    def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
-        """Draw the device's first key from the system's entropy."""
+    def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs, folder: Path | None = None) -> None:
+        """Draw the device's first key from the system's entropy. The folder keeps the device's memory of its masked
+        updates. Without a folder, the memory ends with the process.
+        """
         settings = experiment.secure_aggregation
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
@@ -60,10 +64,7 @@ class Masks(Shield):
         self._shared: dict[bytes, bytes] = {}  # by other devices' keys: the secrets shared with them
         self._others: dict[str, bytes] = {}  # the other devices' public keys by device
         self._hidden: dict[bytes, bytes] = {}  # by what the masks depend on: the digest of the masked values
-        deadline = experiment.deadlines.lps
-        self._may_shrink = deadline.deadline_s is not None or deadline.quorum_ratio < 1
-        self._masked_for: dict[int, bytes] = {}  # by round: digest of the first list of devices
-        self._devices = b""
+        self._masked_for = MaskedFor(experiment, device_id, folder)
         self._max_examples = 0
         self.digest = b""  # of the newest roster
 
@@ -84,8 +85,8 @@ class Masks(Shield):
 
         Raises:
             PayloadError: the roster is not allowed, because it cannot hide this device's update.
-            RosterError: a key in the roster does not belong to its device, or has no valid certificate. This device
-                waits for another roster.
+            RosterError: a key in the roster does not belong to its device, or has no valid certificate. Or the roster
+                has other devices than earlier rosters. This device waits for another roster.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
@@ -110,7 +111,7 @@ class Masks(Shield):
                 self._proofs.check(device_id, key)
             except (PayloadError, OutdatedError) as error:
                 raise RosterError(f"{error}; this device waits for a roster without it") from None
-        self._devices = sha256("\n".join(sorted((*keys, self._device_id))).encode()).digest()
+        self._masked_for.check((*keys, self._device_id), roster.max_examples)
         self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
         known = self._shared if own == self._public_key else {}
         self._shared, self._public_key = {key: known[key] for key in keys.values() if key in known}, own
@@ -136,15 +137,9 @@ class Masks(Shield):
         Raises:
             PayloadError: the same masks have already hidden another update. The difference of the two masked updates
                 would contain no masks.
-            RosterError: the update of this round was already masked for another list of devices. The sums over the two
-                lists could reveal the update. If `deadlines.lps` can exclude devices, this error is not raised, because
-                the LPS must then ask again without the excluded devices.
+            FedstrataError: the errors of `MaskedFor.note`.
         """
-        if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
-            raise RosterError(
-                f"the LPS asks to mask the update of round {update.round + 1} for other devices than before. The two "
-                "sums would reveal it, and deadlines.lps excludes no device; this device waits for the first list"
-            )
+        self._masked_for.note(update.round, (*self._others, self._device_id), self._max_examples)
         if self._next_key_after < update.round and (update.round + 1) % self._rounds_per_global == 0:
             self._next_key_after = update.round
             self._renew_key()  # sent with the call for the next round

@@ -77,6 +77,11 @@ class Presence:
                 for index in entry.leave.devices:
                     self._away.setdefault(index, []).append((entry.at, until))
 
+    @property
+    def leaving(self) -> frozenset[int]:
+        """The devices that the schedule makes leave, for a time or for good."""
+        return frozenset(self._away)
+
     def back_ns(self, index: int, now_ns: int) -> int | None:
         """Return the first time from `now_ns` on at which a device is present. If the device never returns, return
         None.

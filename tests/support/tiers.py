@@ -159,7 +159,8 @@ class Tiers:
         security = self.issued("devices", *device_names(self.experiment.device_ids()))
         channels = Channels(self.address, metrics.links, security)
         self._channels.append(channels)
-        host = await asyncio.to_thread(load, self.experiment, channels, metrics, None)
+        state = self.folder / "devices" if self.experiment.secure_aggregation is not None else None
+        host = await asyncio.to_thread(load, self.experiment, channels, metrics, state)
         return replace(host, **changed)
 
     def issued(self, name: str, *names: Name) -> Security:

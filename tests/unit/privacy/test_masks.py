@@ -149,20 +149,20 @@ def test_no_mask_hides_two_updates_whatever_model_they_are_of() -> None:
         masks[names[0]].masked(update_of(0 * flat))
 
 
-def test_where_nobody_may_be_left_out_a_device_masks_for_one_set_of_devices_a_round() -> None:
-    """An LPS that says that a device has dropped out would have the sum with that device and the sum without."""
+def test_a_restarted_device_masks_the_same_update_with_other_masks_for_the_same_devices(tmp_path: Path) -> None:
+    """So an LPS that says that a device has dropped out has no sum without that device."""
     experiment = masked_experiment(8, quorum_ratio=1.0)
     names, masks = experiment.device_ids(), masks_of(experiment)
+    masks[names[0]] = Masks(experiment, names[0], Proofs(experiment.run_id, None), tmp_path)
     with_roster(names[:4], masks)
-    update, me = update_of(np.ones(SIZE, np.float32)), masks[names[0]]
-    first = me.masked(update).read(0, SIZE)
-    with_roster(names[:3], masks)
-    with pytest.raises(RosterError, match="for other devices than before"):
-        me.masked(update)
-    me.masked(replace(update, round=1))
-    masks[names[3]] = Masks(experiment, names[3], Proofs(experiment.run_id, None))  # killed, and there again
+    update = update_of(np.ones(SIZE, np.float32))
+    first = masks[names[0]].masked(update).read(0, SIZE)
+    masks[names[0]] = Masks(experiment, names[0], Proofs(experiment.run_id, None), tmp_path)
+    fewer = roster_of([(name, masks[name].key) for name in names[:3]])
+    with pytest.raises(RosterError, match="without 'device-003', unlike before"):
+        masks[names[0]].take(fewer)
     with_roster(names[:4], masks)
-    assert not np.any(me.masked(update).read(0, SIZE) == first)
+    assert not np.any(masks[names[0]].masked(update).read(0, SIZE) == first)
 
 
 def test_a_key_masks_one_global_round_and_an_earlier_roster_is_refused() -> None:

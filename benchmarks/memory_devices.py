@@ -17,8 +17,7 @@ import numpy as np
 from benchmarks.suite.observed import peaks_of_run
 from benchmarks.suite.programs import python
 from emulator.estimates.sizing import PUBLISHED, device_memory
-from fedstrata.datasets import Examples
-from fedstrata.datasets.examples import Dataset
+from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import DataSettings
 from fedstrata.experiment_file import parse_experiment
@@ -74,8 +73,7 @@ def main() -> None:
         experiment = experiment_of(options, devices, own)
         with tempfile.TemporaryDirectory() as folder:
             peak = peak_mb(experiment, Path(folder)) * 1e6 / 2**20
-        like = experiment_of(options, devices, f"{{name: {LIKE[tuple(options.shape)]}}}")
-        asked = device_memory(like).of(devices) / 2**20
+        asked = device_memory(experiment, load_dataset(experiment.data, experiment.seed)).of(devices) / 2**20
         print(f"{options.model}, {devices} devices in a process: {peak:.0f} MiB; asked for {asked:.0f} MiB", flush=True)
 
 

@@ -2,6 +2,7 @@
 computed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 
 from emulator.estimates.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
+from fedstrata.datasets import Dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
@@ -57,9 +59,11 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
     return merge_values([values, {"lps": {"replicas": known if given is None else given}}])
 
 
-def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+def with_memory(
+    values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment, dataset: Dataset | None
+) -> dict[str, Any]:
     """Return `values`, and add the memory that an experiment's pods need. If the user has given the memory of pods for
-    this `fedstrata up` (`asked`), the user's numbers are used.
+    this `fedstrata up` (`asked`), the user's numbers are used. `dataset` is None if it is not on this machine.
 
     Raises:
         PluginError: the experiment's own code is not on this machine.
@@ -67,9 +71,12 @@ def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Ex
     """
     if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
         return values  # the chart will refuse these values
-    of_pods, of_lps = device_memory(experiment), LPS_PROCESS_BYTES + lps_memory(experiment)
+    of_pods, of_lps = device_memory(experiment, dataset), LPS_PROCESS_BYTES + lps_memory(experiment)
+    given_number = _at(values, ["device", "devicesPerPod"])
+    devices = given_number if isinstance(given_number, int) and given_number > 0 else 1
+    of_device = (of_pods.of(devices) - of_pods.process) / devices  # the mean in the largest pod
     found = {
-        "device": {"memoryMi": {"pod": _mib(of_pods.process), "device": _mib(of_pods.device)}},
+        "device": {"memoryMi": {"pod": _mib(of_pods.process), "device": _mib(math.ceil(of_device))}},
         "lps": {"memoryMi": {"pod": _mib(of_lps)}},
     }
     given = {tier: {"memoryMi": of_tier} for tier in found if (of_tier := _at(asked, [tier, "memoryMi"]))}

@@ -28,10 +28,12 @@ from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.remote import TIMEOUT_S, status
 from emulator.cluster.rollout import listed
+from emulator.estimates.sizing import are_examples_guessed, examples_of_a_device
 from emulator.local.faults import refuse_faults
 from emulator.runs.progress import Display
 from emulator.shipped.data import dataset_here
 from emulator.shipped.share import CHART
+from fedstrata.datasets import Dataset
 from fedstrata.errors import (
     AccountError,
     AddressError,
@@ -43,7 +45,6 @@ from fedstrata.errors import (
     RunStoppedError,
 )
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import check_partition
 from fedstrata.trust.names import Name
@@ -78,19 +79,18 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
         ExperimentError, AddressError, RunStoppedError: Helm, Kubernetes or a pod reports a fault. The message has the
             text of this report.
     """
-    asked = _checked_values(request)
-    _Upgrade(release, request, partial(console.print, soft_wrap=True, markup=False)).do(asked)
+    dataset = dataset_here(request.experiment)
+    asked = _checked_values(request, dataset)
+    _Upgrade(release, request, dataset, partial(console.print, soft_wrap=True, markup=False)).do(asked)
 
 
-def _checked_values(request: UpRequest) -> dict[str, Any]:
+def _checked_values(request: UpRequest, dataset: Dataset | None) -> dict[str, Any]:
     """Return the values in the request. Check what can be checked before any call to Kubernetes."""
     check_chart(request.chart)
     asked = with_code(asked_values(request.chart, request.values, request.value_overrides), request.code)
     with_lps_count(asked, asked, request.experiment)
-    if not isinstance(request.experiment.partition, LocalPartition):
-        dataset = dataset_here(request.experiment)
-        if dataset is not None:
-            check_partition(request.experiment, dataset)
+    if dataset is not None:
+        check_partition(request.experiment, dataset)
     return asked
 
 
@@ -165,9 +165,12 @@ class _PresentRun:
 class _Upgrade:
     """Install a release, or upgrade it if it exists."""
 
-    def __init__(self, release: Release, request: UpRequest, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, release: Release, request: UpRequest, dataset: Dataset | None, tell: Callable[[str], None]
+    ) -> None:
+        """Set `dataset`, the data set of the experiment; None if it is not on this machine."""
         self._release, self._request, self._tell = release, request, tell
-        self._experiment = request.experiment
+        self._experiment, self._dataset = request.experiment, dataset
         self._helm, self._cluster = Helm(release), InstalledRelease(release)
         self._certificates = ReleaseCertificates(release, self._cluster.secrets)
 
@@ -201,10 +204,16 @@ class _Upgrade:
         merged = with_code(merge_values([kept, asked]), self._request.code)
         merged = with_lps_count(merged, asked, self._experiment)
         try:
-            merged = with_memory(merged, asked, self._experiment)
+            merged = with_memory(merged, asked, self._experiment, self._dataset)
         except PluginError as error:  # an image may have the own code
             self._tell(
                 f"the memory that pods need cannot be estimated here, so the chart's or your values apply: {error}"
+            )
+        if are_examples_guessed(self._experiment, self._dataset):
+            examples = examples_of_a_device(self._experiment)
+            self._tell(
+                f"the data are not on this machine, so the memory of device pods is a guess with {examples:,} examples "
+                "a device; correct it with bounds.max_examples, or with --set-value device.memoryMi.pod=MIB"
             )
         merged["again"] = self._again(kept)
         merged["experiment"] = self._experiment.to_yaml()

@@ -11,7 +11,7 @@ from rich.text import Text
 from emulator.console.tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
-from emulator.estimates.sizing import device_memory, lps_memory
+from emulator.estimates.sizing import are_examples_guessed, device_memory, examples_of_a_device, lps_memory
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
@@ -192,7 +192,6 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
 
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize, dataset: Dataset | None) -> Table:
     method = make_method(experiment)
-    pods = device_memory(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
     local = counted(training.local_epochs, "epoch") if training.local_epochs else f"{training.local_steps} steps"
     rows = {
@@ -212,12 +211,23 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "stays on devices": ", ".join(model.own_layers) or "no layer",
         "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} more than an idle LPS",
         **_privacy(experiment),
-        "memory of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} a device",
+        "memory of devices": _memory_of_devices(experiment, dataset),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), Text(value))
     return table
+
+
+def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:
+    """Return a text with the memory of a process with devices. If it is a guess, the text says so."""
+    pods = device_memory(experiment, dataset)
+    sizes = " to ".join(dict.fromkeys(map(human_bytes, (min(pods.devices), max(pods.devices)))))
+    said = f"about {human_bytes(pods.process)} a process, and {sizes} a device"
+    if not are_examples_guessed(experiment, dataset):
+        return said
+    examples = grouped(examples_of_a_device(experiment))
+    return f"{said}, if it has {examples} examples (a guess; bounds.max_examples corrects it)"
 
 
 def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:

@@ -1,24 +1,32 @@
 """Calculate the memory that an experiment's pods need. benchmarks/memory_devices.py measures the real memory."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fedstrata.datasets import dataset_info
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.datasets import Dataset, Examples, dataset_info
 from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.methods import Moment, make_method
-from fedstrata.models import build_model
+from fedstrata.models import Model, build_model
+from fedstrata.partitions import example_counts, held_out_counts
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.streams import streams_of
 
 MIB = 1 << 20
 # A process that has loaded torch and other libraries (measured: 339 MiB). Convolutions take more, for one device at a
-# time (measured: 25 MiB for cnn, and 160 MiB for dropout_cnn, which has the largest activations).
+# time (measured: 78 MiB for cnn, and 160 MiB for dropout_cnn, which has the largest activations).
 PROCESS_BYTES, CONVOLUTIONS_BYTES = 360 * MIB, 160 * MIB
+EVALUATED, COPIES = 512, 3  # examples in a batch of an evaluation; copies of activations (measured for cnn: 2.4)
 MODELS_OF_A_DEVICE = 8  # vectors as long as a model: received, trained, gradients, velocities, update, payload
 OTHER_BYTES_OF_A_DEVICE = MIB // 2
 DEFAULT_ELEMENTS = 64  # elements per example, if the shape of an own data set is unknown
-LOCAL_EXAMPLES = 20_000  # a guess for a board's own data, whose size is unknown
+# Guesses of the numbers of examples, if they are known only from data that are not here: of a device, and of all.
+LOCAL_EXAMPLES, SHARED_EXAMPLES = 20_000, 100_000
 # Examples of the published data sets. Every device process loads them, one byte per element.
 PUBLISHED = {
     "digits": 1_797, "fcube": 5_000, "fashion-mnist": 70_000, "emnist": 131_600,
@@ -30,37 +38,47 @@ LPS_PROCESS_BYTES = 96 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class PodMemory:
-    """Hold the bytes that a pod with devices needs: for its process, and for each device in the process."""
+    """Hold the bytes that a pod with devices needs: for its process, and for each device, in the order of indexes."""
 
     process: int
-    device: int
+    devices: Sequence[int]
 
     def of(self, devices: int) -> int:
-        """Return the bytes that a pod needs for this number of devices."""
-        return self.process + devices * self.device
+        """Return the bytes that the largest pod needs, if each pod has this number of consecutive devices."""
+        firsts = range(0, len(self.devices), devices)
+        return self.process + max(sum(self.devices[first : first + devices]) for first in firsts)
 
 
-def device_memory(experiment: Experiment) -> PodMemory:
-    """Return the memory that pods with devices need, including a reserve.
+def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
+    """Return the memory that pods with devices need, including a reserve. If the data set is None, because it is not on
+    this machine, numbers of examples are the largest that the experiment allows, or guesses.
 
     Raises:
-        FedstrataError: the model or the method cannot be made.
+        FedstrataError: the model or the method cannot be made, or the data cannot be divided among the devices.
     """
-    info = dataset_info(experiment.data)
-    elements = math.prod(info.input_shape) or DEFAULT_ELEMENTS
-    examples = examples_of_a_device(experiment)
+    elements = math.prod(dataset_info(experiment.data).input_shape) or DEFAULT_ELEMENTS
     method = make_method(experiment)
     architectures = Architectures(experiment, method).all
-    is_dense = all(each.model.dense for each in architectures)
     largest = max(each.streams.whole.size for each in architectures)
     asks_before = any(question.moment is Moment.BEFORE for question in method.questions())
     received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
     others = max(0, received - 1)  # models of other clusters that the device receives
-    # The device's data: one byte per element, and 8 more in float64 while it answers questions before training.
-    data = examples * elements * (9 if asks_before else 1)
+    models = (MODELS_OF_A_DEVICE + others) * 4 * largest + OTHER_BYTES_OF_A_DEVICE
+    # A device that has answered questions before training has its inputs also in float64. While it computes the answer,
+    # it has them twice.
+    answering = 8 * elements if asks_before else 0
+    if dataset is None:
+        trained = [min(examples_of_a_device(experiment), SHARED_EXAMPLES)] * experiment.device_count
+        copies = [each * elements for each in trained]
+    else:
+        trained = example_counts(experiment, dataset)
+        copies = _copied_bytes(experiment, dataset, trained)
     return PodMemory(
-        process=PROCESS_BYTES + _data_set_bytes(experiment, elements) + (0 if is_dense else CONVOLUTIONS_BYTES),
-        device=(MODELS_OF_A_DEVICE + others) * 4 * largest + data + OTHER_BYTES_OF_A_DEVICE,
+        process=PROCESS_BYTES
+        + answering * max(trained)
+        + _data_set_bytes(experiment, dataset, elements)
+        + max(_activation_bytes(experiment, each.model, dataset) for each in architectures),
+        devices=tuple(models + copy + answering * each for copy, each in zip(copies, trained, strict=True)),
     )
 
 
@@ -69,9 +87,21 @@ def examples_of_a_device(experiment: Experiment) -> int:
     return experiment.limits.max_examples or LOCAL_EXAMPLES
 
 
-def _data_set_bytes(experiment: Experiment, elements: int) -> int:
-    """Return the bytes that the data set takes in a process with devices. For the user's own data, only the training
-    examples of the devices are counted.
+def are_examples_guessed(experiment: Experiment, dataset: Dataset | None) -> bool:
+    """Return whether the number of a device's examples is a guess, because only data that are not here have it."""
+    return dataset is None and experiment.limits.max_examples is None
+
+
+def _copied_bytes(experiment: Experiment, dataset: Dataset, trained: Sequence[int]) -> list[int]:
+    """Return the bytes of each device's copy of its examples. `trained` has the number of its training examples."""
+    of_train, of_test = _bytes_of_an_example(dataset.train), _bytes_of_an_example(dataset.test)
+    held_out = held_out_counts(experiment, dataset)
+    return [n * of_train + tested * of_test for n, tested in zip(trained, held_out, strict=True)]
+
+
+def _data_set_bytes(experiment: Experiment, dataset: Dataset | None, elements: int) -> int:
+    """Return the bytes that the data set takes in a process with devices. If the user's own data are not here, return
+    the bytes of the devices' training examples.
     """
     known = PUBLISHED.get(experiment.data.name)
     if known is not None:
@@ -79,8 +109,54 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
     if experiment.data.name == "synthetic":
         law = experiment.data.synthetic or SyntheticSettings()
         return law.num_devices * DRAWN_EXAMPLES * elements * DRAWN_BYTES
-    owners = 1 if isinstance(experiment.partition, LocalPartition) else experiment.device_count
-    return owners * examples_of_a_device(experiment) * elements * 4
+    if dataset is not None:
+        whole = {id(array): array for part in (dataset.train, dataset.test) for array in map(_whole, _arrays(part))}
+        return sum(array.nbytes for array in whole.values() if not isinstance(array, np.memmap))
+    examples = examples_of_a_device(experiment)
+    if not isinstance(experiment.partition, LocalPartition):
+        examples = min(experiment.device_count * examples, SHARED_EXAMPLES)
+    return examples * elements * 4
+
+
+def _activation_bytes(experiment: Experiment, model: Model, dataset: Dataset | None) -> int:
+    """Return an upper bound of the bytes that layers' outputs take, for one device at a time. Each output of a layer is
+    counted for every place of the input: pixels of a convolution, and steps of a sequence.
+    """
+    if model.dense or dataset is None:
+        return 0 if model.dense else CONVOLUTIONS_BYTES
+    shape, is_tokens = dataset.train.input_shape, dataset.train.stored.dtype == np.int64
+    pixels, steps = math.prod(shape[1:]), shape[0] if is_tokens or len(shape) == 2 else 1
+    shapes = [*(tensor.shape for tensor in model.layout.tensors), *model.frozen.values()]
+    outputs = sum(each[0] * (pixels if len(each) > 2 else steps) for each in shapes if len(each) > 1)
+    tested = min(EVALUATED, max(held_out_counts(experiment, dataset)))
+    rows = COPIES * max(experiment.training.batch_size, tested)
+    return min(CONVOLUTIONS_BYTES, 4 * rows * outputs)
+
+
+def _arrays(examples: Examples) -> Iterator[NDArray[Any]]:
+    """Yield the arrays of examples, and the arrays of a map-style data set that has their inputs."""
+    source = examples.stored.source if examples.is_drawn else examples.stored
+    for value in vars(source).values() if examples.is_drawn else [source]:
+        for each in value if isinstance(value, tuple) else [value]:
+            if hasattr(each, "__array__") and hasattr(each, "nbytes"):
+                yield np.asarray(each)
+    yield from ([] if examples.targets is None else [examples.targets])
+    yield from (*examples.more.values(), *examples.columns.values())
+
+
+def _whole(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array of which this array is a part. The whole array stays in memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _bytes_of_an_example(examples: Examples) -> int:
+    """Return the bytes of one example in a device's copy. Inputs of a map-style data set are not copied."""
+    arrays = [*examples.more.values(), *examples.columns.values()]
+    arrays += [] if examples.targets is None else [examples.targets]
+    arrays += [] if examples.is_drawn else [examples.stored]
+    return sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in arrays)
 
 
 def lps_memory(experiment: Experiment) -> int:

@@ -13,7 +13,7 @@ from emulator.shipped.data import dataset_here
 from emulator.shipped.extras import needed
 from fedstrata.datasets import Examples, dataset_info
 from fedstrata.errors import OutputError, PluginError
-from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment import Experiment
 from fedstrata.plugins import describe
 
 EXAMPLES, TRACED = 3, 2  # different, so that the comparison detects a fixed batch size
@@ -104,7 +104,7 @@ def _examples(experiment: Experiment) -> tuple[Examples, str]:
     """Return examples on which the outputs of graph and model are compared, and a text about them. They are the first
     examples of the data set. If the data set is not on this machine, they are random.
     """
-    dataset = None if isinstance(experiment.partition, LocalPartition) else dataset_here(experiment)
+    dataset = dataset_here(experiment)
     if dataset is not None:
         train = dataset.train
         return train.take(np.arange(EXAMPLES) % len(train)), f"{EXAMPLES} training examples"

@@ -13,6 +13,7 @@ from emulator.shipped.data import dataset_here
 from emulator.sweep_jobs.objects import JobRequest
 from emulator.sweeps.check import check_runs
 from emulator.sweeps.file import Sweep, SweepRun
+from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import LocalPartition
 from fedstrata.experiment.file_keys import FILE_KEYS
@@ -45,7 +46,7 @@ def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
     places = {run.place: run for run in sweep.runs}
     for run in places.values():
         _check_files(run, modules)
-        _check_memory(run, request)
+        _check_memory(run, request, dataset_here(run.experiment))
     # Without its data set, a run cannot be checked here, but pods may have the data set.
     check_runs([run for run in sweep.runs if dataset_here(run.experiment) is not None])
 
@@ -91,21 +92,21 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(each, f"{key}.{name}")
 
 
-def _check_memory(run: SweepRun, request: JobRequest) -> None:
+def _check_memory(run: SweepRun, request: JobRequest, dataset: Dataset | None) -> None:
     """Check that a pod has enough memory for the devices and servers of a run. Raises ExperimentError if it does not.
     The message says for how many devices the memory is enough.
     """
     experiment = run.experiment
     try:
-        of_devices, of_lps = device_memory(experiment), lps_memory(experiment)
+        of_devices, of_lps = device_memory(experiment, dataset), lps_memory(experiment)
     except (PluginError, DataError):  # pods may have the code or data that is missing here
         return
     lps_count = lps_known(experiment, make_method(experiment)) or min(MOST_LPS, experiment.device_count)
     fixed = COMMAND_BYTES + GPS_BYTES + lps_count * (LPS_PROCESS_BYTES + of_lps)
     fixed += min(request.cores, experiment.device_count) * of_devices.process
-    needed = fixed + experiment.device_count * of_devices.device
+    needed = fixed + sum(of_devices.devices)
     if needed > request.memory_mib * MIB:
-        fitting = max(0, (request.memory_mib * MIB - fixed) // of_devices.device)
+        fitting = max(0, (request.memory_mib * MIB - fixed) // max(of_devices.devices))
         raise ExperimentError(
             f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, but "
             f"a pod has {request.memory_mib:,}, enough for {fitting:,} devices; raise --memory, or use fedstrata up"

@@ -118,6 +118,11 @@ def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
     return [len(examples) for examples in _assignment(experiment, dataset).train]
 
 
+def held_out_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
+    """Return the number of test examples of each device. Raises the errors of `device_data`."""
+    return [len(examples) for examples in _assignment(experiment, dataset).test]
+
+
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:
     """Check the partition before devices start.
 

@@ -51,7 +51,7 @@ def test_the_commands_for_boards_name_the_certificate_that_fedstrata_up_demands(
 def test_the_quickstart_says_how_much_memory_its_pods_request() -> None:
     experiment = load_for_cluster(CHART.parents[1] / "experiments" / "digits.yaml", [], None)
     values = {"experiment": experiment.to_yaml(), "lps": {"replicas": 3}}  # as many as it has tasks
-    objects = render(with_memory(values, {}, experiment))
+    objects = render(with_memory(values, {}, experiment, None))
     replicas = {tier: workload(objects, tier)["replicas"] for tier in TIERS}
     mebibytes = {
         component: int(spec["containers"][0]["resources"]["requests"]["memory"].removesuffix("Mi"))

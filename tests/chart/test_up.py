@@ -14,7 +14,7 @@ from tests.support.charts import EXPERIMENTS, experiment_values, render, workloa
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_the_pods_of_every_example_are_as_up_works_them_out(path: Path) -> None:
     experiment = load_experiment(path)
-    worked_out = with_memory(with_lps_count({}, {}, experiment), {}, experiment)
+    worked_out = with_memory(with_lps_count({}, {}, experiment), {}, experiment, None)
     objects = render(merge_values([experiment_values(path), worked_out]))
     lps = workload(objects, "lps")
     assert lps["replicas"] == lps_known(experiment, make_method(experiment))

@@ -63,15 +63,15 @@ def test_the_chart_is_told_how_many_lpss_the_experiment_needs(overrides: list[st
 
 def test_pods_are_given_the_memory_that_the_experiment_needs_unless_told_otherwise() -> None:
     experiment = load_for_cluster(DIGITS, ["model.hidden=[100000]"], None)  # 7.5 million weights, 28.6 MiB
-    found = with_memory({"device": {"memoryMi": {"pod": 1, "device": 1}, "devicesPerPod": 2}}, {}, experiment)
+    found = with_memory({"device": {"memoryMi": {"pod": 1, "device": 1}, "devicesPerPod": 2}}, {}, experiment, None)
     memory = found["device"]["memoryMi"]
     assert found["device"]["devicesPerPod"] == 2
     assert 339 < memory["pod"] < 400
     assert 8 * 28 < memory["device"] < 9 * 29
     assert 96 + 2.5 * 28 < found["lps"]["memoryMi"]["pod"] < 96 + 2.5 * 29 + 1
     asked = {"device": {"memoryMi": {"device": 50}}}
-    assert with_memory(asked, asked, experiment)["device"]["memoryMi"] == {"pod": memory["pod"], "device": 50}
-    assert with_memory({"device": 3}, {}, experiment) == {"device": 3}
+    assert with_memory(asked, asked, experiment, None)["device"]["memoryMi"] == {"pod": memory["pod"], "device": 50}
+    assert with_memory({"device": 3}, {}, experiment, None) == {"device": 3}
 
 
 def test_files_of_own_code_go_to_the_chart_in_place_of_earlier_ones(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_method_that_shares_no_layer_takes_any_models() -> None:
 
 def test_memory_is_that_of_the_largest_model() -> None:
     small, large = experiment(text=TEXT), experiment("architectures.1.model.hidden=[90000]")
-    assert device_memory(large).device > device_memory(small).device + 8 * 4 * 90_000
+    assert device_memory(large, None).of(1) > device_memory(small, None).of(1) + 8 * 4 * 90_000
 
 
 async def test_a_device_goes_on_with_its_own_layers_and_begins_them_anew_with_another_model(tmp_path: Path) -> None:

@@ -2,22 +2,27 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch import nn
 
 from emulator.estimates.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
-from fedstrata.datasets import dataset_info
+from fedstrata.datasets import Dataset, Examples, dataset_info, load_dataset
 from fedstrata.experiment import DATASETS, Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.models import build_model
 
+PIXELS = (1, 28, 28)
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 
 
-def experiment(model: str, *, data: str = "fashion-mnist", method: str = "fedavg", examples: int = 600) -> Experiment:
+def experiment(
+    model: str, *, data: str = "fashion-mnist", method: str = "fedavg", examples: int = 600, devices: int = 100
+) -> Experiment:
     return parse_experiment(f"""
 name: lab
 data: {{name: {data}}}
-partition: {{kind: iid, devices: 4, examples_per_device: {examples}}}
+partition: {{kind: iid, devices: {devices}, examples_per_device: {examples}}}
 model: {{name: {model}}}
 method: {method}
 training: {{lps_rounds_per_global_round: 1}}
@@ -43,7 +48,120 @@ def test_what_a_pod_is_given_covers_what_was_measured_and_not_more_than_twice_th
     made: Experiment, devices: int, measured_mib: int
 ) -> None:
     """Measured by benchmarks/memory_devices.py."""
-    assert measured_mib <= device_memory(made).of(devices) / MIB <= 2 * measured_mib
+    assert measured_mib <= device_memory(made, None).of(devices) / MIB <= 2 * measured_mib
+
+
+class Net(nn.Sequential):
+    """A usual small network with 46,730 weights."""
+
+    def __init__(self) -> None:
+        convolutions = (
+            nn.Conv2d(1, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        super().__init__(*convolutions, nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+class Items:
+    """A map-style data set of 20,000 rows with 784 numbers, 60 MiB."""
+
+    def __init__(self, number: int) -> None:
+        self.rows, self.targets = np.zeros((number, 784), np.float32), np.arange(number) % 10
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        return self.rows[index], int(self.targets[index])
+
+
+def owned(inputs: np.ndarray | Items, owners: np.ndarray) -> Examples:
+    columns = {"owner": owners.astype(np.int64)}
+    if isinstance(inputs, Items):
+        return Examples.of_items(inputs, columns=columns)
+    return Examples(inputs=inputs, labels=np.arange(len(inputs)) % 10, columns=columns)
+
+
+def pixels(_: object = None) -> Dataset:
+    """6,000 images of bytes to train on, and 10,000 to test on, for 100 devices."""
+    train, test = (np.zeros((number, *PIXELS), np.uint8) for number in (6_000, 10_000))
+    return Dataset(
+        train=owned(train, np.arange(6_000) % 100), test=owned(test, np.arange(10_000) % 100), num_classes=10
+    )
+
+
+def skewed(_: object = None) -> Dataset:
+    """20,000 images of floats; the first of 20 devices has 10,500 of them."""
+    owners = np.where(np.arange(20_000) < 10_000, 0, np.arange(20_000) % 20)
+    test = owned(np.zeros((2_000, *PIXELS), np.float32), np.arange(2_000) % 20)
+    return Dataset(train=owned(np.zeros((20_000, *PIXELS), np.float32), owners), test=test, num_classes=10)
+
+
+def views(_: object = None) -> Dataset:
+    """Parts of one array, which stays in memory as a whole: 30,000 rows."""
+    rows = np.zeros((30_000, 784), np.float32)
+    train, test = owned(rows[:3_000], np.arange(3_000) % 10), owned(rows[-500:], np.arange(500) % 10)
+    return Dataset(train=train, test=test, num_classes=10)
+
+
+def items(_: object = None) -> Dataset:
+    """A map-style data set. Devices read its rows when they need them."""
+    train, test = owned(Items(20_000), np.arange(20_000) % 10), owned(Items(500), np.arange(500) % 10)
+    return Dataset(train=train, test=test, num_classes=10)
+
+
+def of_owners(data: str, model: str, devices: int, method: str = "fedavg", more: str = "") -> Experiment:
+    shape = [784] if data in {"views", "items"} else list(PIXELS)
+    return parse_experiment(f"""
+name: lab
+data: {{name: "{__name__}:{data}", input_shape: {shape}, num_classes: 10}}
+partition: {{kind: natural, by: owner, devices: {devices}}}
+model: {{name: "{model}"}}
+method: {method}
+{more}
+""")
+
+
+@pytest.mark.parametrize(
+    ("made", "measured_mib"),
+    [
+        (of_owners("pixels", f"{__name__}:Net", 100), 462),
+        (of_owners("pixels", "mlp", 100), 403),
+        (of_owners("pixels", "cnn", 100), 583),
+        (of_owners("skewed", "mlp", 20), 451),
+        (of_owners("skewed", "mlp", 20, "one_shot"), 568),
+        (of_owners("views", "mlp", 10), 406),
+        (of_owners("items", "mlp", 10), 370),
+    ],
+    ids=lambda value: value.data.name.rpartition(":")[2] if isinstance(value, Experiment) else str(value),
+)
+def test_own_data_that_are_here_give_the_memory_of_all_devices_in_a_process(
+    made: Experiment, measured_mib: int
+) -> None:
+    """Measured as VmHWM of one process with all devices. The sizes of devices are not in the experiment file."""
+    memory = device_memory(made, load_dataset(made.data, made.seed))
+    assert measured_mib <= memory.of(made.device_count) / MIB <= 1.5 * measured_mib
+
+
+def test_a_pod_has_room_for_the_largest_of_consecutive_devices() -> None:
+    """Device 0 has 10,500 training examples, and each other device has 500. All test on 100."""
+    made = of_owners("skewed", "mlp", 20)
+    memory, example = device_memory(made, skewed()), 784 * 4 + 8 + 8
+    assert memory.devices[0] - memory.devices[1] == 10_000 * example
+    assert memory.of(1) == memory.process + memory.devices[0]
+    assert memory.of(5) == memory.process + memory.devices[0] + 4 * memory.devices[1]
+
+
+def test_without_the_data_no_more_examples_than_a_usual_data_set_are_assumed() -> None:
+    """100,000 examples of 784 numbers in all, and 20,000 for a device; or 30, if the file says so."""
+    memory = device_memory(of_owners("pixels", "mlp", 100), None)
+    bounded = device_memory(of_owners("pixels", "mlp", 100, more="bounds: {max_examples: 30}"), None)
+    assert memory.process - bounded.process == (100_000 - 3_000) * 784 * 4
+    assert memory.devices[0] - bounded.devices[0] == (20_000 - 30) * 784
 
 
 def test_every_published_data_set_has_a_size() -> None:
@@ -53,14 +171,14 @@ def test_every_published_data_set_has_a_size() -> None:
 def test_generated_data_take_the_memory_of_their_devices() -> None:
     """900 devices more, of 600 examples with 60 numbers of 12 bytes."""
     text = "name: a\ndata: {name: synthetic, synthetic: {num_devices: N}}\npartition: {kind: natural, devices: N}"
-    few, many = (device_memory(parse_experiment(text.replace("N", n))).process for n in ("100", "1000"))
+    few, many = (device_memory(parse_experiment(text.replace("N", n)), None).process for n in ("100", "1000"))
     assert many - few == 900 * 600 * 60 * 12
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.rglob("papers/*.yaml")), ids=lambda path: path.stem)
 def test_every_experiment_of_a_paper_has_a_size(path: Path) -> None:
     found = load_experiment(path)
-    assert 360 * MIB < device_memory(found).of(1) < 4096 * MIB
+    assert 360 * MIB < device_memory(found, None).of(1) < 4096 * MIB
     assert 0 < lps_memory(found) < 4096 * MIB
 
 
@@ -82,5 +200,5 @@ def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -
         for method in ("fedavg", "{name: ifca, clusters: 3}", "{name: fedfomo, offered: 2}")
     )
     whole = 4 * build_model(one.model, dataset_info(one.data)).layout.size
-    assert device_memory(three).device - device_memory(one).device == 2 * whole
-    assert device_memory(offered).device - device_memory(one).device == 2 * whole
+    assert device_memory(three, None).of(1) - device_memory(one, None).of(1) == 2 * whole
+    assert device_memory(offered, None).of(1) - device_memory(one, None).of(1) == 2 * whole

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -18,13 +19,19 @@ from typing import Any
 import yaml
 
 from emulator.cluster.release import Release
-from fedstrata.errors import AddressError, ExperimentError
+from emulator.cluster.secrets import HOW_TO_GET_RIGHTS, lacking_right
+from fedstrata.errors import AccountError, AddressError, ExperimentError, FedstrataError
 
 CHART_NAME = "fedstrata"
 LIBRARY = Path(__file__).with_name("helm_library.py")
 LONGEST_S = 600  # twice the time after which Helm itself gives up
+MESSAGE_CHARACTERS = 900
 # Options of Helm 4: the chart's replicas replace those that the GPS has set, also if Helm 3 has made the release.
 FORCED = ("--server-side=true", "--force-conflicts")
+
+
+class BusyError(AddressError):
+    """Another program is changing the release at this moment."""
 
 
 class Helm:
@@ -41,13 +48,25 @@ class Helm:
         Raises:
             AddressError: Kubernetes does not answer, or refuses.
         """
+        found = self._listed()
+        return None if found is None else chart_of(found)
+
+    def revision(self) -> int:
+        """Return the number of the release's newest revision. If the release does not exist, return 0. Raises
+        AddressError like `chart`.
+        """
+        found = self._listed()
+        return 0 if found is None else int(found["revision"])
+
+    def _listed(self) -> Mapping[str, Any] | None:
+        """Return Helm's entry about the release. If the release does not exist, return None."""
         name = self._release.name
         if self._command is not None:
             every = ["--all"] if self._is_version_3 else []  # Helm 4 lists all, and has no such option
             listed = json.loads(self._run(["list", *every, "--filter", f"^{name}$", "--output", "json"]) or "[]")
         else:
             listed = self._by_library("list")
-        return next((chart_of(found) for found in listed if found.get("name") == name), None)
+        return next((found for found in listed if found.get("name") == name), None)
 
     def check_ours(self) -> bool:
         """Return whether the release exists. If it does, check that it has Fedstrata's chart.
@@ -92,6 +111,14 @@ class Helm:
         with _as_file(values) as file:
             forced = () if self._is_version_3 else FORCED
             self._run(["upgrade", "--install", *forced, self._release.name, str(chart), "--values", file])
+
+    def roll_back(self, revision: int) -> None:
+        """Give the release the objects of an earlier revision. Raises AddressError if Kubernetes refuses."""
+        if self._command is not None:
+            forced = () if self._is_version_3 else FORCED
+            self._run(["rollback", *forced, self._release.name, str(revision)])
+            return
+        self._by_library("rollback", revision=revision)
 
     def uninstall(self) -> None:
         """Uninstall the release. Raises AddressError if the release does not exist."""
@@ -182,29 +209,54 @@ def chart_of(found: Mapping[str, Any]) -> str:
     return str(found.get("chart") or f"{found['chart_name']}-{found['chart_version']}")
 
 
-def _refused(message: str) -> ExperimentError | AddressError:
+def _refused(message: str) -> FedstrataError:
     """Return an error with Helm's message on one line. If the chart refused the values, the message is the chart's own
     text.
     """
-    line = " ".join(message.split())
+    return next(_explanations(" ".join(message.split())))
+
+
+def _explanations(line: str) -> Iterator[FedstrataError]:
+    """Yield the errors that explain a message of Helm, the best one first."""
     for mark in ("error calling fail: ", "execution error at "):
         if mark in line:
             said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the template's name and line
-            return ExperimentError(f"helm: {said[:600]}")
+            yield ExperimentError(f"helm: {_shortened(said)}")
+    if "attempting to grant RBAC permissions not currently held" in line:
+        lacking = "; ".join(re.findall(r"\{APIGroups:.*?\}", line)) or line
+        yield AccountError(
+            f"this account may not give the GPS's Role rights that the account lacks: {_shortened(lacking)}. "
+            f"{HOW_TO_GET_RIGHTS}, or set gps.rbac.create to false and lps.replicas to the number of LPSs"
+        )
+    if lacking_right(line):
+        yield AccountError(f"helm: {_shortened(line)}. {HOW_TO_GET_RIGHTS}")
+    if claim := re.search(
+        r'(?i)persistentvolumeclaims? \\?"([^"\\]+)\\?" is \w+: (.*(?:immutable|be less|resized).*)', line
+    ):
+        yield ExperimentError(
+            f"helm: claim {claim[1]} cannot get another class or a smaller size, and grows only if its class allows "
+            "it. Leave persistence.storageClass and persistence.size as they were, or fetch the records with fedstrata "
+            f"collect and run fedstrata down --delete-records first (Kubernetes says: {_shortened(claim[2])})"
+        )
     if "updates to statefulset spec" in line:
-        return ExperimentError(
-            "helm: an upgrade cannot add or remove volumes. Leave lps.persistence and device.persistence as they were "
-            "(lps.persistence.enabled=false if an older chart made the release), or run fedstrata down first"
+        yield ExperimentError(
+            "helm: an upgrade cannot add, remove or change volumes. Leave lps.persistence and device.persistence as "
+            "they were (lps.persistence.enabled=false if an older chart made the release), or run fedstrata down first"
         )
     if line.endswith("release: already exists") or "another operation" in line:
-        return AddressError(
+        yield BusyError(
             "helm: another program is changing this release now; wait until it has finished, then try again"
         )
-    if "schema" in line or "values" in line:
-        return ExperimentError(f"helm: {line[:600]}")
     if empty := re.search(r"at <([^<>]*)>: nil pointer evaluating interface \{\}\.(\w+)", line):
-        return ExperimentError(
+        yield ExperimentError(
             f"helm: a section of the values is empty, so the chart finds no key {empty[2]} at {empty[1]}; delete the "
             "section's line, or give it keys"
         )
-    return AddressError(f"helm: {line[:600]}")
+    if "schema" in line or "values" in line:
+        yield ExperimentError(f"helm: {_shortened(line)}")
+    yield AddressError(f"helm: {_shortened(line)}")
+
+
+def _shortened(text: str) -> str:
+    """Return a text with at most `MESSAGE_CHARACTERS`. A longer text ends after a whole word, with an ellipsis."""
+    return textwrap.shorten(text, MESSAGE_CHARACTERS, placeholder=" …")

@@ -27,7 +27,9 @@ def answer(request: dict[str, Any]) -> Any:
             return [dict(found) for found in config.list(all_states=True, name_filter=f"^{name}$")]
         if request["call"] == "values":
             return dict(config.get_values(name) or {})
-        if request["call"] == "uninstall":
+        if request["call"] == "rollback":
+            config.rollback(name, version=request["revision"], timeout=HELM_S)
+        elif request["call"] == "uninstall":
             config.uninstall(name, timeout=HELM_S, wait="watcher")
         elif request["call"] == "upgrade":
             config.upgrade(request["chart"], name, request["values"], reset_values=True, timeout=HELM_S)

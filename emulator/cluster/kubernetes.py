@@ -5,7 +5,7 @@ In `emulator`, only four modules call the Kubernetes API: this module, `secrets.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from emulator.cluster.rollout import (
     owner_kind,
     progress,
 )
-from emulator.cluster.secrets import REQUEST_S, KubernetesSecrets, answering, sentence
+from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, KubernetesSecrets, answering, sentence
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
@@ -32,6 +32,7 @@ NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
 LOOK_S = 1
 OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # an annotation of the GPS's pod that names the Secret
+REFUSED_S = 15.0  # a refusal that lasts so long is final; Kubernetes has repeated its attempt several times by then
 GPS_START_S = 30.0  # how long a replaced GPS may take until it runs
 
 
@@ -68,26 +69,30 @@ class InstalledRelease:
 
     # --- its pods -----------------------------------------------------------------------------
 
-    def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
+    def wait_ready(self, timeout_s: int, tell: Callable[[str], None], earlier: Sequence[Any] = ()) -> None:
         """Wait until every workload of the release runs its newest pods, and all these pods are ready. `tell` is called
-        with the progress.
+        with the progress. The warnings in `earlier` are from before the release was installed or upgraded.
 
         Pods of an earlier revision are deleted, because all pods must have the new experiment at the same time. Most
         Kubernetes versions would replace the pods of a StatefulSet one by one, and wait for each new pod.
 
         Raises:
-            RunStoppedError: a pod cannot start. The message has the reason that Kubernetes or the pod gives.
+            RunStoppedError: a pod cannot be made or cannot start, or there is no volume for it. The message has the
+                reason that Kubernetes or the pod gives.
             AddressError: the pods are not ready in time. The message has the reasons.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
+        refused_since: dict[str, float] = {}
         while True:
-            seen = self.look()
+            seen = self.look().since(earlier)
             found = progress(seen)
             if found.is_done:
                 return
-            if found.hopeless:
-                raise RunStoppedError(found.hopeless)
+            refused_since = {why: refused_since.get(why, time.monotonic()) for why in found.refused}
+            lasting = [why for why, since in refused_since.items() if time.monotonic() - since >= REFUSED_S]
+            if found.hopeless or lasting:
+                raise RunStoppedError(found.hopeless or lasting[0])
             if found.line != told:
                 told = found.line
                 tell(told)
@@ -109,24 +114,45 @@ class InstalledRelease:
                 daemons=self._apps.list_namespaced_daemon_set(self._namespace, **ours).items,
                 pods=self._core.list_namespaced_pod(self._namespace, **ours).items,
                 claims=self._core.list_namespaced_persistent_volume_claim(self._namespace, **ours).items,
-                warnings=_warnings(self._core, self._namespace),
+                warnings=self.warnings(),
             )
+
+    def warnings(self) -> list[Any]:
+        """Return the Events with warnings in the namespace, and the Events about claims for which there is no volume.
+        If Kubernetes refuses to list Events, return an empty list.
+        """
+        from kubernetes import client
+
+        found: list[Any] = []
+        for selector in ("type=Warning", "type=Normal,reason=FailedBinding"):
+            with self._answering(), suppress(client.ApiException):
+                found += self._core.list_namespaced_event(
+                    self._namespace, field_selector=selector, _request_timeout=REQUEST_S
+                ).items
+        return found
 
     def _delete_outdated(self, seen: Seen) -> None:
         """Delete those pods of StatefulSets that have an earlier revision than the newest."""
-        from kubernetes import client
-
         newest = {found.metadata.name for found in seen.sets if found.status.update_revision}
         for pod in outdated_pods(seen):
             owner = pod.metadata.owner_references[0].name
             if pod.metadata.deletion_timestamp is not None or owner not in newest:
                 continue
-            with self._answering(), suppress(client.ApiException):  # the pod may have ended; the next look tells
+            self._delete_pod(pod)
+
+    def _delete_pod(self, pod: Any) -> None:
+        """Delete a pod, but not a later pod of the same name."""
+        from kubernetes import client
+
+        options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=pod.metadata.uid))
+        with self._answering():
+            try:
                 self._core.delete_namespaced_pod(
-                    pod.metadata.name, self._namespace, body=client.V1DeleteOptions(
-                        preconditions=client.V1Preconditions(uid=pod.metadata.uid)
-                    ), _request_timeout=REQUEST_S,
-                )  # fmt: skip
+                    pod.metadata.name, self._namespace, body=options, _request_timeout=REQUEST_S
+                )
+            except client.ApiException as error:
+                if error.status not in {CONFLICT, NOT_FOUND}:  # the pod has ended meanwhile
+                    raise
 
     def wait_gone(self, timeout_s: int, tell: Callable[[str], None]) -> None:
         """Wait until the release's pods and its deleted volume claims no longer exist.
@@ -153,10 +179,9 @@ class InstalledRelease:
 
     def delete_tests(self) -> None:
         """Delete the pod of `helm test`, which an uninstallation does not delete."""
-        with self._answering():
-            self._core.delete_collection_namespaced_pod(
-                self._namespace, label_selector=f"{self._selector},{COMPONENT}=test", _request_timeout=REQUEST_S
-            )
+        for pod in self.look().pods:
+            if (pod.metadata.labels or {}).get(COMPONENT) == "test":
+                self._delete_pod(pod)
 
     # --- its claims ---------------------------------------------------------------------------
 
@@ -278,17 +303,6 @@ def _configuration(release: Release) -> Any:
             f"the kubeconfig cannot be read: {sentence(error)}; give another with --kubeconfig"
         ) from None
     return found
-
-
-def _warnings(core: Any, namespace: str) -> list[Any]:
-    """Return the Events with warnings in a namespace. If Kubernetes refuses to list Events, return an empty list."""
-    from kubernetes import client
-
-    try:
-        found = core.list_namespaced_event(namespace, field_selector="type=Warning", _request_timeout=REQUEST_S)
-    except client.ApiException:
-        return []
-    return list(found.items)
 
 
 def _port_of(pod: Any, name: str) -> int:

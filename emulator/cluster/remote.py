@@ -147,10 +147,10 @@ def down(release: Release, *, deletes_records: bool, console: "Console") -> Remo
         )
     if was_installed:
         helm.uninstall()
-        cluster.delete_tests()
     for name in cluster.secrets.names():  # ask again: cert-manager may have made some meanwhile
         cluster.secrets.delete(name)
     deleted = cluster.delete_claims() if deletes_records else []
+    cluster.delete_tests()
     cluster.wait_gone(TIMEOUT_S, tell)
     kept = [] if deletes_records else cluster.claims()
     return Removed(was_installed=was_installed, certificates=certificates, deleted=deleted, kept=kept)

@@ -3,9 +3,10 @@ The module does not call the Kubernetes API.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 REVISION = "controller-revision-hash"
 GENERATION = "pod-template-generation"  # label of a DaemonSet's pods
@@ -17,6 +18,22 @@ HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidIma
 PASSING = "failed to prepare subPath"
 SAID_ELSEWHERE = {"FailedScheduling", "Unhealthy"}  # warnings left out: a pod's conditions say the same
 OOM = "OOMKilled"  # the reason if a container used too much memory
+NOT_CREATED = "FailedCreate"  # the reason of an Event about a workload whose pod Kubernetes refuses
+# Refusals that pass: another program has just written the object, or the API server or one of its webhooks is away.
+PASSES = re.compile(
+    "already exists|object has been modified|being deleted|being terminated|"
+    "calling webhook|timed? ?out|connection refused"
+)
+NO_CLASS = re.compile(r"storageclass\S* \S+ not found|no storage class is set")
+RESOURCES = "gps.resources, lps.resources or device.resources"
+REMEDIES = {
+    "must specify": f"set these requests and limits in {RESOURCES}",
+    "exceeded quota": f"ask for a larger quota, wait until other pods have ended, or lower {RESOURCES}",
+    "storage ?class": "set gps.persistence.storageClass and lps.persistence.storageClass to a class of this Kubernetes",
+    "PodSecurity": "change podSecurityContext and containerSecurityContext, or the namespace's level",
+    "resources|memory|cpu|storage": f"change {RESOURCES}",
+    "": "change the values that this concerns",
+}
 COMPONENT = "app.kubernetes.io/component"
 TIERS = {"StatefulSet", "DaemonSet"}  # kinds of the objects in which the chart runs GPS, LPSs and devices
 REASON_CHARACTERS = 300
@@ -33,6 +50,15 @@ class Seen:
     claims: Sequence[Any] = ()
     warnings: Sequence[Any] = ()
 
+    def since(self, earlier: Iterable[Any]) -> Self:
+        """Return this snapshot without the warnings in `earlier`. A warning that was repeated since then stays."""
+        known = {_version(event) for event in earlier}
+        return replace(self, warnings=[event for event in self.warnings if _version(event) not in known])
+
+
+def _version(found: Any) -> tuple[str, str]:
+    return str(found.metadata.uid), str(found.metadata.resource_version)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
@@ -43,6 +69,7 @@ class Progress:
     is_done: bool
     waiting: tuple[str, ...] = ()  # pods that exist but are not ready; those in `reasons` first
     reasons: tuple[str, ...] = ()  # why pods are not ready, or claims not bound
+    refused: tuple[str, ...] = ()  # why Kubernetes makes no pod or no volume; if this lasts, waiting does not help
     hopeless: str = ""  # why a pod cannot start, if waiting does not help
 
     @property
@@ -67,6 +94,7 @@ def progress(seen: Seen) -> Progress:
             sorted((p.metadata.name for p in pods if not is_ready(p)), key=lambda name: (name not in named, name))
         ),
         reasons=reasons,
+        refused=tuple(_refusals(seen, pods)),
         hopeless=next(filter(None, map(hopeless, pods)), ""),
     )
 
@@ -145,6 +173,29 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
         if uid in about and uid not in over and not is_passing and event.reason not in SAID_ELSEWHERE:
             said[f"{event.involved_object.kind} {event.involved_object.name}: {_on_one_line(event.message)}"] = None
     yield from list(said)[-NAMES_SHOWN:]
+
+
+def _refusals(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
+    """Yield the reasons for which Kubernetes refuses to make missing pods, such as a quota, or finds no class for a
+    volume. While pods of the release end, yield nothing, because they may make room.
+    """
+    if len(pods) < len([pod for pod in seen.pods if owner_kind(pod) in TIERS]):
+        return
+    there = Counter(pod.metadata.owner_references[0].name for pod in pods)
+    lacking = [found for found in seen.sets if there[found.metadata.name] < found.spec.replicas]
+    lacking += [found for found in seen.daemons if there[found.metadata.name] < found.status.desired_number_scheduled]
+    uids = {found.metadata.uid for found in lacking}
+    unbound = {claim.metadata.uid for claim in seen.claims if claim.status.phase == "Pending"}
+    for event in seen.warnings:
+        about, said = event.involved_object, event.message or ""
+        is_of_pod = about.uid in uids and event.reason == NOT_CREATED and not PASSES.search(said)
+        if is_of_pod or (about.uid in unbound and NO_CLASS.search(said)):
+            yield f"{about.kind} {about.name}: {_on_one_line(said)}; {_remedy(said)}"
+
+
+def _remedy(said: str) -> str:
+    """Return advice on what to do about a refusal of Kubernetes."""
+    return next(advice for words, advice in REMEDIES.items() if re.search(words, said))
 
 
 def unscheduled(pods: Sequence[Any]) -> Iterable[str]:

@@ -1,6 +1,8 @@
 """Read and write the Secrets of a release, and turn failures of the Kubernetes API into readable errors."""
 
 import base64
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of Secrets with
 MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of Secrets that `fedstrata up` may replace
 OF_CERT_MANAGER = "cert-manager.io/certificate-name"  # annotation of Secrets that cert-manager writes
 NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
+HOW_TO_GET_RIGHTS = "Ask your administrator for the Roles in helm/fedstrata/rights"
 
 
 @contextmanager
@@ -27,8 +30,11 @@ def answering(host: str) -> Iterator[None]:
     try:
         yield
     except client.ApiException as error:
+        said = message_of(error)
+        if lacking_right(said):
+            raise AccountError(f"this account lacks a right on Kubernetes: {said}. {HOW_TO_GET_RIGHTS}") from None
         kind = AccountError if error.status == FORBIDDEN else AddressError
-        raise kind(f"Kubernetes refused: {error.status} {error.reason}") from None
+        raise kind(f"Kubernetes refused: {said}") from None
     except urllib3.exceptions.HTTPError as error:
         cause = getattr(error, "reason", None) or error  # if there were several attempts, the cause of the last
         raise AddressError(
@@ -36,11 +42,24 @@ def answering(host: str) -> Iterator[None]:
         ) from None
 
 
+def message_of(error: Any) -> str:
+    """Return the text in which the Kubernetes API gives the reason of an error, such as the right that is missing."""
+    try:
+        return sentence(json.loads(error.body)["message"])
+    except (ValueError, TypeError, KeyError):  # for instance the page of a proxy
+        return f"{error.status} {error.reason}"
+
+
+def lacking_right(said: str) -> bool:
+    """Return whether a message of the Kubernetes API says that the account lacks a right."""
+    return re.search(r"is forbidden: User .* cannot ", said) is not None
+
+
 def sentence(error: object) -> str:
     """Return the text of an error on one line, without the full stop at its end. If the text begins with a Python
     object, such as `<HTTPSConnection …>: `, this part is removed.
     """
-    return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
+    return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:500]
 
 
 class KubernetesSecrets:

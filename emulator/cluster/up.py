@@ -23,7 +23,7 @@ from emulator.cluster.chart_values import (
     with_lps_count,
     with_memory,
 )
-from emulator.cluster.helm import Helm, check_chart
+from emulator.cluster.helm import BusyError, Helm, check_chart
 from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.remote import TIMEOUT_S, status
@@ -188,12 +188,56 @@ class _Upgrade:
         with self._with_certificates(values) as values:
             if before is not None:
                 self._check_run(before, values)
-            self._helm.upgrade(request.chart, values)
+            earlier = self._cluster.warnings()
+            self._apply(values)
         self._tell(f"{'installed' if before is None else 'upgraded'} {release.name} in namespace {release.namespace}: "
                    f"run {self._experiment.run_id}")  # fmt: skip
-        self._cluster.wait_ready(request.timeout_s, self._tell)
+        try:
+            self._cluster.wait_ready(request.timeout_s, self._tell, earlier)
+        except (RunStoppedError, AddressError) as error:
+            raise type(error)(
+                f"{error}. Release {release.name} stays in namespace {release.namespace}, and its pods run or wait: "
+                f"correct this and run fedstrata up again, or remove it with {self._down}"
+            ) from None
         self._check_not_overtaken(values)
         self._tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+
+    @property
+    def _down(self) -> str:
+        return f"fedstrata down --release {self._release.name} --namespace {self._release.namespace}"
+
+    def _apply(self, values: Mapping[str, Any]) -> None:
+        """Let Helm install or upgrade the release. If this fails half-way, restore the state from before."""
+        before = self._helm.revision()
+        try:
+            self._helm.upgrade(self._request.chart, values)
+        except BusyError:
+            raise  # the objects are another program's
+        except FedstrataError as error:
+            raise type(error)(f"{error}{self._restored(before)}") from None
+        except KeyboardInterrupt:
+            self._restored(before)
+            raise
+
+    def _restored(self, before: int) -> str:
+        """Undo a failed installation or upgrade of the release, which had the revision `before`. Return a sentence
+        about the result. It is empty if Helm had not begun.
+        """
+        name = self._release.name
+        try:
+            if self._helm.revision() == before:
+                return ""
+            if before == 0:
+                self._helm.uninstall()
+                return f". What had been installed of release {name} was removed again"
+            self._helm.roll_back(before)
+        except FedstrataError as error:
+            remedy = (
+                self._down if before == 0 else f"helm rollback {name} {before} --namespace {self._release.namespace}"
+            )
+            return f". A part of release {name} is installed and may run, and could not be undone ({error}): {remedy}"
+        else:
+            return f". Release {name} is again as it was before"
 
     # --- the values for the chart ---------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """Call the Kubernetes API for the Job of a sweep."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,10 +10,10 @@ from emulator.cluster.forward import PodPort
 from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
-from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
+from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, answering, message_of
 from emulator.sweep_jobs.objects import OPTIONS, READER_PORT, SweepObjects, owner
 from emulator.sweep_jobs.storage import Document
-from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
+from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AddressError, ExperimentError, RunStoppedError
 from fedstrata.process.quoting import printable
 from fedstrata.process.sleeping import pass_time
 
@@ -231,10 +230,8 @@ class SweepApi:
             try:
                 yield
             except client.ApiException as error:
-                if error.status == FORBIDDEN:
-                    raise AccountError(f"this account lacks a right on Kubernetes: {_message(error)}") from None
                 if error.status in INVALID:
-                    raise ExperimentError(f"Kubernetes refused: {_message(error)}") from None
+                    raise ExperimentError(f"Kubernetes refused: {message_of(error)}") from None
                 raise
 
 
@@ -267,14 +264,6 @@ def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState
         hopeless="" if running or ended == "Complete" else stuck,
         failed=failed,
     )
-
-
-def _message(error: Any) -> str:
-    """Return the API's own sentence about an error, for instance about a missing right."""
-    try:
-        return " ".join(str(json.loads(error.body)["message"]).split())[:300]
-    except (ValueError, TypeError, KeyError):
-        return f"{error.status} {error.reason}"
 
 
 def _own_labels(found: Any) -> dict[str, str]:

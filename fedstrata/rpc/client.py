@@ -43,7 +43,7 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # also gRPC's time limit for a try, with its handshake
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A new pod has another address under the same name. With gRPC's own 30 seconds, its children find it that much later.
+    # A new pod has another address under the same name. With gRPC's own 30 seconds, its children find it later.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),

@@ -46,6 +46,7 @@ class Noted:
         self.calls: list[str] = []
         self.upgraded: dict[str, Any] = {}
         monkeypatch.setattr(Helm, "chart", lambda _: chart)
+        monkeypatch.setattr(Helm, "revision", lambda _: int(chart is not None))
         self.kept: dict[str, Any] = {"lps": {"env": []}, "device": {"devicesPerPod": 5}}
         monkeypatch.setattr(Helm, "values", lambda _: self.upgraded or self.kept)
         monkeypatch.setattr(Helm, "check", lambda *_: None)
@@ -56,6 +57,7 @@ class Noted:
             ("wait_gone", None),
             ("delete_tests", None),
             ("wait_ready", None),
+            ("warnings", []),
             ("delete_claims", [*claims]),
             ("claims", [*claims]),
             ("may", True),
@@ -112,6 +114,16 @@ def a_pod(
     )
 
 
-def a_warning(kind: str, name: str, message: str, *, reason: str = "FailedCreate", uid: str = "") -> Any:
+def a_warning(
+    kind: str, name: str, message: str, *, reason: str = "FailedCreate", uid: str = "", times: int = 1
+) -> Any:
     about = SimpleNamespace(kind=kind, name=name, uid=uid or f"uid-{name}")
-    return SimpleNamespace(involved_object=about, message=message, reason=reason)
+    metadata = SimpleNamespace(uid=f"event-{name}-{message}", resource_version=f"{times}")
+    return SimpleNamespace(metadata=metadata, involved_object=about, message=message, reason=reason)
+
+
+def a_claim(name: str, phase: str = "Pending") -> Any:
+    return SimpleNamespace(
+        metadata=SimpleNamespace(name=name, uid=f"uid-{name}", deletion_timestamp=None),
+        status=SimpleNamespace(phase=phase),
+    )

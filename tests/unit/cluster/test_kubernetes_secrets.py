@@ -1,5 +1,6 @@
 """Secrets of certificates at a Kubernetes that keeps them in memory: whose are replaced, and what is said of others."""
 
+import json
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from emulator.cluster.secrets import KubernetesSecrets
+from emulator.cluster.secrets import KubernetesSecrets, answering
 from fedstrata.errors import AccountError, AddressError, CertificateError
 
 LABELS = {"app.kubernetes.io/name": "fedstrata", "app.kubernetes.io/instance": "lab"}
@@ -161,3 +162,29 @@ def test_what_an_account_may_not_do_is_told_apart_from_a_kubernetes_that_is_away
         secrets.read(GPS)
     with pytest.raises(AccountError, match="Kubernetes refused: 403 Forbidden"):
         secrets.names()
+
+
+def answered(status: int, body: str | None) -> str:
+    """What is told of an error of the API."""
+    error = client.ApiException(status=status, reason="Forbidden")
+    error.body = body
+    with pytest.raises((AccountError, AddressError)) as told, answering("https://kubernetes"):
+        raise error
+    return f"{type(told.value).__name__}: {told.value}"
+
+
+def test_the_apis_own_text_is_told() -> None:
+    lacking = 'daemonsets.apps is forbidden: User "ann" cannot list resource "daemonsets" in the namespace "fl"'
+    roles = "Ask your administrator for the Roles in helm/fedstrata/rights"
+    for status, said, told in (
+        (403, lacking, f"AccountError: this account lacks a right on Kubernetes: {lacking}. {roles}"),
+        (403, 'secrets "x" is forbidden: exceeded quota: small', 'AccountError: Kubernetes refused: secrets "x" is '
+                                                                 "forbidden: exceeded quota: small"),
+        (500, "etcdserver: request\n timed out.", "AddressError: Kubernetes refused: etcdserver: request timed out"),
+    ):  # fmt: skip
+        assert answered(status, json.dumps({"kind": "Status", "message": said})) == told
+
+
+@pytest.mark.parametrize("body", [None, "", "<html>", "[]", "{}", '"text"'])
+def test_an_answer_without_a_text_is_told_by_its_number(body: str | None) -> None:
+    assert answered(403, body) == "AccountError: Kubernetes refused: 403 Forbidden"

@@ -16,14 +16,14 @@ from rich.console import Console
 from emulator.cluster import remote
 from emulator.cluster import up as cluster_up
 from emulator.cluster.forward import PodPort
-from emulator.cluster.helm import Helm, _refused, chart_of, check_chart
+from emulator.cluster.helm import BusyError, Helm, _refused, chart_of, check_chart
 from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.rollout import Seen
 from emulator.cluster.up import UpRequest, load_for_cluster
 from emulator.commands.main import execute
 from emulator.shipped.share import CHART
-from fedstrata.errors import AddressError, DataError, ExperimentError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, DataError, ExperimentError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.releases import (
     DIGITS,
@@ -68,6 +68,54 @@ def test_a_section_of_the_values_without_keys_is_told_as_an_error_of_the_values(
 )
 def test_a_release_that_another_changes_at_the_moment_is_told_as_that(said: str) -> None:
     assert "another program is changing this release" in str(_refused(said))
+
+
+def test_a_role_with_more_rights_than_the_account_is_told_with_these_rights_and_what_to_do() -> None:
+    events = '{APIGroups:[""], Resources:["events"], Verbs:["create"]}'
+    scale = '{APIGroups:["apps"], Resources:["statefulsets/scale"], ResourceNames:["lab-lps"], Verbs:["get" "patch"]}'
+    who = 'user "ann" (groups=["lab" "system:authenticated"])'
+    what = f"is attempting to grant RBAC permissions not currently held:\n{events}\n{scale}"
+    error = _refused(f'roles.rbac.authorization.k8s.io "lab-gps" is forbidden: {who} {what}')
+    assert isinstance(error, AccountError)
+    assert str(error) == (
+        f"this account may not give the GPS's Role rights that the account lacks: {events}; {scale}. Ask your "
+        "administrator for the Roles in helm/fedstrata/rights, or set gps.rbac.create to false and lps.replicas to the "
+        "number of LPSs"
+    )
+
+
+def test_a_right_that_helm_lacks_is_told_with_where_the_rights_are() -> None:
+    said = 'secrets is forbidden: User "ann" cannot list resource "secrets" in API group "" in the namespace "fl"'
+    error = _refused(f"list: failed to list: {said}")
+    assert isinstance(error, AccountError)
+    assert said in str(error)
+    assert str(error).endswith("Ask your administrator for the Roles in helm/fedstrata/rights")
+
+
+@pytest.mark.parametrize("said", [
+    'PersistentVolumeClaim "lab-gps" is invalid: spec: Forbidden: spec is immutable after creation except resources',
+    'PersistentVolumeClaim \\"lab-gps\\" is invalid: spec.resources.requests.storage: Forbidden: field can not be less',
+    'PersistentVolumeClaim "lab-gps" is forbidden: only dynamically provisioned pvc can be resized',
+    'persistentvolumeclaims "lab-gps" is forbidden: only dynamically provisioned pvc can be resized',
+])  # fmt: skip
+def test_a_claim_that_kubernetes_does_not_change_is_told_with_the_values_that_keep_it(said: str) -> None:
+    error = _refused(f"cannot patch it: {said}")
+    assert isinstance(error, ExperimentError)
+    assert str(error).startswith("helm: claim lab-gps cannot get another class")
+
+
+def test_a_claim_that_a_quota_refuses_is_told_in_the_words_of_kubernetes() -> None:
+    error = _refused(
+        'persistentvolumeclaims "lab-gps" is forbidden: exceeded quota: small, requested: requests.storage=1Gi'
+    )
+    assert "exceeded quota: small" in str(error)
+    assert "another class" not in str(error)
+
+
+def test_a_long_message_ends_after_a_whole_word() -> None:
+    said = str(_refused("unreachable " * 200))
+    assert said.endswith("unreachable …")
+    assert len(said) < 1000
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
@@ -326,7 +374,7 @@ def test_values_of_another_form_are_refused_by_the_chart(monkeypatch: pytest.Mon
 def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(monkeypatch, chart=None)
     up()
-    assert noted.calls == ["wait_gone", "may", "wait_ready"]
+    assert noted.calls == ["wait_gone", "may", "warnings", "wait_ready"]
 
 
 def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_stay(
@@ -351,7 +399,71 @@ def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys
     assert "deletes lab-fedstrata-gps with all records; add --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls
     assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
-    assert noted.calls[-4:] == ["uninstall", "delete_tests", "delete_claims", "wait_gone"]
+    assert noted.calls[-4:] == ["uninstall", "delete_claims", "delete_tests", "wait_gone"]
+
+
+# --- an installation or upgrade that fails half-way -----------------------------------------------------------------
+
+
+class HalfWay:
+    """A Helm that begins a revision and fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, before: int, begins: bool, error: BaseException) -> None:
+        self.revision, self.undone = before, []  # type: tuple[int, list[str]]
+
+        def upgrade(*_: object) -> None:
+            self.revision += begins
+            raise error
+
+        monkeypatch.setattr(Helm, "revision", lambda _: self.revision)
+        monkeypatch.setattr(Helm, "upgrade", upgrade)
+        monkeypatch.setattr(Helm, "uninstall", lambda _: self.undone.append("uninstall"))
+        monkeypatch.setattr(Helm, "roll_back", lambda _, revision: self.undone.append(f"roll back to {revision}"))
+
+
+REFUSED = AccountError("this account lacks a right")
+
+
+@pytest.mark.parametrize(("before", "begins", "error", "undone", "says"), [
+    (0, True, REFUSED, ["uninstall"], "lacks a right. What had been installed of release lab was removed again"),
+    (0, False, REFUSED, [], "lacks a right$"),
+    (3, True, ExperimentError("helm: no"), ["roll back to 3"], "no. Release lab is again as it was before"),
+    (3, False, ExperimentError("helm: no"), [], "helm: no$"),
+    (0, True, BusyError("helm: another program"), [], "helm: another program$"),
+    (3, True, BusyError("helm: another program"), [], "helm: another program$"),
+    (0, True, KeyboardInterrupt(), ["uninstall"], "^$"),
+    (3, True, KeyboardInterrupt(), ["roll back to 3"], "^$"),
+])  # fmt: skip
+def test_what_fails_half_way_is_undone(  # noqa: PLR0917  # a row of the table above
+    monkeypatch: pytest.MonkeyPatch, before: int, begins: bool, error: BaseException, undone: list[str], says: str
+) -> None:
+    noted = Noted(monkeypatch, chart="fedstrata-0.2.0" if before else None)
+    helm = HalfWay(monkeypatch, before=before, begins=begins, error=error)
+    with pytest.raises(type(error), match=says):
+        up()
+    assert helm.undone == undone
+    assert "wait_ready" not in noted.calls
+
+
+@pytest.mark.parametrize(("before", "remedy"), [
+    (0, "fedstrata down --release lab --namespace default"), (2, "helm rollback lab 2 --namespace default"),
+])  # fmt: skip
+def test_what_cannot_be_undone_is_said_with_the_command_that_does(
+    monkeypatch: pytest.MonkeyPatch, before: int, remedy: str
+) -> None:
+    Noted(monkeypatch, chart="fedstrata-0.2.0" if before else None)
+    HalfWay(monkeypatch, before=before, begins=True, error=REFUSED)
+    for undo in ("uninstall", "roll_back"):
+        monkeypatch.setattr(Helm, undo, raising(AddressError("helm: no answer")))
+    with pytest.raises(AccountError, match=rf"A part .* could not be undone \(helm: no answer\): {remedy}"):
+        up()
+
+
+def test_pods_that_do_not_become_ready_stay_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    Noted(monkeypatch, chart=None)
+    monkeypatch.setattr(InstalledRelease, "wait_ready", raising(RunStoppedError("pod lab-gps-0: ErrImagePull")))
+    with pytest.raises(RunStoppedError, match=r"ErrImagePull. Release lab stays .* fedstrata down --release lab"):
+        up()
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------
@@ -394,6 +506,19 @@ def test_when_the_time_is_up_the_reason_is_said(monkeypatch: pytest.MonkeyPatch)
         AddressError, match=r"not ready after -1 s: 0 of 3 pods are ready; StatefulSet lab-lps: .*quota"
     ):
         release_that_sees(monkeypatch, seen).wait_ready(-1, lambda _: None)
+
+
+def test_a_refusal_that_lasts_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Seen(sets=[a_set(ready=0)], warnings=[a_warning("StatefulSet", "lab-lps", QUOTA)])
+    monkeypatch.setattr("emulator.cluster.kubernetes.REFUSED_S", 0.0)
+    with pytest.raises(RunStoppedError, match="exceeded quota: small; ask for a larger quota"):
+        release_that_sees(monkeypatch, refused).wait_ready(60, lambda _: None)
+    pods = [a_pod(f"lab-lps-{n}") for n in range(3)]
+    release_that_sees(monkeypatch, refused, Seen(sets=[a_set()], pods=pods)).wait_ready(
+        60, lambda _: None, refused.warnings
+    )
+    monkeypatch.setattr("emulator.cluster.kubernetes.REFUSED_S", 60.0)
+    release_that_sees(monkeypatch, refused, Seen(sets=[a_set()], pods=pods)).wait_ready(60, lambda _: None)
 
 
 def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

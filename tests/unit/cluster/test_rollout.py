@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from emulator.cluster.rollout import Seen, current_pods, is_ready, is_set_ready, progress, unscheduled
-from tests.support.releases import QUOTA, SCHEDULER, a_pod, a_set, a_warning
+from tests.support.releases import QUOTA, SCHEDULER, a_claim, a_pod, a_set, a_warning
 
 
 def test_the_pod_of_the_runs_job_is_of_no_tier() -> None:
@@ -65,7 +65,7 @@ def test_a_quota_that_lets_no_pod_be_made_is_told() -> None:
 
 
 def test_a_claim_that_is_not_bound_is_told_and_an_earlier_objects_warning_is_not() -> None:
-    claim = SimpleNamespace(metadata=SimpleNamespace(name="lab-gps", uid="uid-lab-gps"))
+    claim = a_claim("lab-gps")
     missing = a_warning(
         "PersistentVolumeClaim", "lab-gps", 'storageclass "fast" not found', reason="ProvisioningFailed"
     )
@@ -109,3 +109,79 @@ def test_the_pod_that_a_reason_names_is_the_first_to_look_at() -> None:
     pods = [a_pod(f"lab-lps-{n}", ready=False, waiting="ContainerCreating") for n in (0, 1, 10)]
     mount = a_warning("Pod", "lab-lps-10", "no such volume", reason="FailedMount")
     assert progress(Seen(sets=[a_set(ready=0)], pods=pods, warnings=[mount])).waiting[0] == "lab-lps-10"
+
+
+# --- refusals that waiting does not change --------------------------------------------------------------------------
+
+LACKS_PODS = a_set(ready=0)
+ABOVE_LIMIT = (
+    'create Pod lab-lps-0 in StatefulSet lab-lps failed error: Pod "lab-lps-0" is invalid: '
+    'spec.containers[0].resources.requests: Invalid value: "2Gi": must be less than or equal to memory limit'
+)
+FORBIDDEN, OTHERS = 'pods "lab-lps-0" is forbidden', "change the values that this concerns"
+REFUSALS = {
+    QUOTA: "ask for a larger quota",
+    f'{FORBIDDEN}: failed quota: small: must specify limits.cpu,requests.cpu': "set these requests",
+    ABOVE_LIMIT: "change gps.resources, lps.resources or device.resources",
+    f'{FORBIDDEN}: maximum memory usage per Container is 512Mi, but limit is 1Gi': "change gps.resources",
+    f'{FORBIDDEN}: minimum cpu usage per Pod is 1, but request is 100m': "change gps.resources",
+    f'{FORBIDDEN}: violates PodSecurity "restricted:latest": runAsNonRoot != true': "namespace's level",
+    f'{FORBIDDEN}: no PriorityClass with name urgent was found': OTHERS,
+    f'{FORBIDDEN}: error looking up service account fl/camera: serviceaccount "camera" not found': OTHERS,
+    f'{FORBIDDEN}: pod rejected: RuntimeClass "nvidia" not found': OTHERS,
+    'admission webhook "policy.example" denied the request: images must come from registry.example': OTHERS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSALS)
+def test_a_pod_that_kubernetes_refuses_to_make_is_refused_with_what_to_change(said: str) -> None:
+    (why,) = progress(Seen(sets=[LACKS_PODS], warnings=[a_warning("StatefulSet", "lab-lps", said)])).refused
+    assert why.startswith(f"StatefulSet lab-lps: {said[:100]}")
+    assert REFUSALS[said] in why
+
+
+@pytest.mark.parametrize("said", [
+    'pods "lab-lps-0" already exists',
+    'object is being deleted: pods "lab-lps-0" already exists',
+    'Internal error occurred: failed calling webhook "x": Post "https://x": connection refused',
+    "Timeout: request did not complete within requested timeout 34s",
+    "Internal error occurred: admission plugin failed to complete in time: timed out",
+])  # fmt: skip
+def test_what_passes_by_itself_is_waited_for(said: str) -> None:
+    assert not progress(Seen(sets=[LACKS_PODS], warnings=[a_warning("StatefulSet", "lab-lps", said)])).refused
+
+
+def test_a_refusal_is_over_once_all_pods_are_made_and_is_not_judged_while_old_pods_make_room() -> None:
+    refused = [a_warning("StatefulSet", "lab-lps", QUOTA)]
+    starting = [a_pod(f"lab-lps-{n}", ready=False) for n in range(3)]
+    for pods, is_refused in (
+        (starting[:2], True),
+        (starting, False),
+        ([*starting[:2], a_pod("lab-lps-2", going=True)], False),
+        ([*starting[:2], a_pod("lab-device-0", owner="lab-device", revision="old")], True),  # of a set that is not here
+        ([*starting[:2], a_pod("lab-lps-2", revision="old")], False),
+    ):
+        assert bool(progress(Seen(sets=[LACKS_PODS], pods=pods, warnings=refused)).refused) is is_refused
+
+
+@pytest.mark.parametrize(("phase", "said", "is_refused"), [
+    ("Pending", 'storageclass.storage.k8s.io "fast" not found', True),
+    ("Pending", 'storageclass "fast" not found', True),
+    ("Pending", "no persistent volumes available for this claim and no storage class is set", True),
+    ("Bound", 'storageclass "fast" not found', False),
+    ("Pending", "failed to provision volume: rpc error: code = DeadlineExceeded", False),
+    ("Pending", "waiting for first consumer to be created before binding", False),
+])  # fmt: skip
+def test_a_claim_without_a_storage_class_is_refused(phase: str, said: str, is_refused: bool) -> None:
+    warning = a_warning("PersistentVolumeClaim", "lab-gps", said, reason="ProvisioningFailed")
+    found = progress(Seen(sets=[a_set(ready=0)], claims=[a_claim("lab-gps", phase)], warnings=[warning]))
+    assert bool(found.refused) is is_refused
+    assert all("gps.persistence.storageClass" in why for why in found.refused)
+
+
+def test_a_warning_from_before_counts_again_only_if_it_is_repeated() -> None:
+    before, again = (a_warning("StatefulSet", "lab-lps", QUOTA, times=times) for times in (1, 2))
+    for warning, is_new in ((before, False), (again, True)):
+        seen = Seen(sets=[LACKS_PODS], warnings=[warning]).since([before])
+        assert bool(progress(seen).refused) is is_new
+        assert bool(progress(seen).reasons) is is_new

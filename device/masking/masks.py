@@ -56,8 +56,8 @@ class Masks(Shield):
         self._most_examples = most_devices * weight_of(experiment, experiment.most_examples)
         self._proofs = proofs
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
-        self._next_key_after = -1  # the newest round after which this device has made a key
         self._secrets: dict[bytes, X25519PrivateKey] = {}  # by public key: the two newest keys
+        self._masked_in: dict[bytes, set[int]] = {}  # by public key: the global rounds of updates masked with it
         self._public_key = b""  # this device's key in the newest roster
         self._renew_key()
         _ = self.key  # raises now if the certificate cannot sign the key
@@ -71,14 +71,19 @@ class Masks(Shield):
     @property
     def key(self) -> pb.MaskKey:
         """Return the newest key of this device, signed by its process."""
-        return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
+        return self._proofs.key_of(self._device_id, self._newest)
+
+    @property
+    def _newest(self) -> bytes:
+        return next(reversed(self._secrets))
 
     def _renew_key(self) -> None:
         """Make a key for the next global round. The old key is deleted as soon as this device receives a roster that
         contains the new key.
         """
         secret = X25519PrivateKey.generate()
-        self._secrets[secret.public_key().public_bytes_raw()] = secret
+        public_key = secret.public_key().public_bytes_raw()
+        self._secrets[public_key], self._masked_in[public_key] = secret, set()
 
     def take(self, roster: pb.Roster) -> None:
         """Mask updates for the devices of this roster from now on.
@@ -115,8 +120,8 @@ class Masks(Shield):
         self._others, self._max_examples, self.digest = keys, roster.max_examples, roster_digest(roster)
         known = self._shared if own == self._public_key else {}
         self._shared, self._public_key = {key: known[key] for key in keys.values() if key in known}, own
-        newest = next(reversed(self._secrets))
-        self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
+        self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, self._newest))}
+        self._masked_in = {key: self._masked_in[key] for key in self._secrets}
 
     def mark(self, request: pb.FetchModelRequest) -> None:
         request.mask_key.CopyFrom(self.key)
@@ -137,12 +142,11 @@ class Masks(Shield):
         Raises:
             PayloadError: the same masks have already hidden another update. The difference of the two masked updates
                 would contain no masks.
+            RosterError: the roster has an old key of this device, and the update is of another global round.
             FedstrataError: the errors of `MaskedFor.note`.
         """
         self._masked_for.note(update.round, (*self._others, self._device_id), self._max_examples)
-        if self._next_key_after < update.round and (update.round + 1) % self._rounds_per_global == 0:
-            self._next_key_after = update.round
-            self._renew_key()  # sent with the call for the next round
+        self._use_key(update.round)
         codec = PayloadCodec(update.codec.layout, "exact")
         total = ExactSum(codec.layout.size, self._max_examples)
         try:
@@ -155,6 +159,24 @@ class Masks(Shield):
         self._add_masks(sums.view(np.uint64), update)
         note = pb.UpdateHeader(roster_digest=self.digest)
         return replace(update, codec=codec, read=lambda start, stop: sums[start:stop], note=note)
+
+    def _use_key(self, lps_round: int) -> None:
+        """Note that the key in the roster masks an update of this LPS round. Make the next key at the end of a global
+        round, or if the key is older than this global round because the device was not asked at an earlier end.
+
+        Raises:
+            RosterError: the device has made a newer key, and the key in the roster belongs to another global round.
+        """
+        global_round, used = lps_round // self._rounds_per_global, self._masked_in[self._public_key]
+        if self._public_key != self._newest and global_round not in used:
+            raise RosterError(
+                f"the LPS asks to mask an update of global round {global_round + 1} with an old key of this device; "
+                "this device waits for a roster with its newest key"
+            )
+        used.add(global_round)
+        is_at_end = (lps_round + 1) % self._rounds_per_global == 0
+        if self._masked_in[self._newest] and (is_at_end or len(used) > 1):
+            self._renew_key()  # sent with the call for the next round
 
     def _add_masks(self, words: Words, update: Update) -> None:
         about = f"{self._run_id}\0{update.round}\0".encode() + update.trained_from

@@ -57,8 +57,8 @@ class KeyCheck:
 
         Raises:
             PayloadError: no honest device sends such a key.
-            OutdatedError: the certificate has expired, is revoked, or comes from an unknown authority. The device may
-                send the key again with a valid certificate.
+            OutdatedError: the certificate or its authority is not valid now, or the certificate is revoked or comes
+                from an unknown authority. The device may send the key again with a valid certificate.
         """
         _check_point(device_id, key.public_key)
         if self._tls is None:
@@ -71,17 +71,19 @@ class KeyCheck:
             self._check_certificate(self._tls.newest(at_once=True), device_id, key)
 
     def _check_certificate(self, own: TlsFiles, device_id: str, key: pb.MaskKey) -> None:
-        certificate, peer = _holder(device_id, key.certificate)
+        _, peer = _holder(device_id, key.certificate)
         if peer.domain != own.me.domain or not peer.is_("device", device_id):
             raise PayloadError(
                 f"the mask key of {quoted(device_id)} has the certificate of {peer} of {quoted(peer.domain)}"
             )
         self._check_signature(device_id, key.public_key, key.signature, key.certificate)
-        if not _is_issued_by_any(own.ca, key.certificate):
-            raise OutdatedError(f"the certificate for the mask key of {quoted(device_id)} has an unknown issuer")
-        whose = f"the certificate for the mask key of {quoted(device_id)}"
-        if certificate.not_valid_after_utc.timestamp() < self._clock():
-            raise OutdatedError(f"{whose} has expired")
+        whose, now_s = f"the certificate for the mask key of {quoted(device_id)}", self._clock()
+        periods = _valid_periods(own.ca, key.certificate)
+        if not periods:
+            raise OutdatedError(f"{whose} has an unknown issuer")
+        if not any(begin_s <= now_s <= end_s for begin_s, end_s in periods):
+            is_early = any(now_s < begin_s for begin_s, _ in periods)
+            raise OutdatedError(f"{whose} {'is not valid yet' if is_early else 'has expired'}")
         revoked = own.revoked()
         if revoked.revokes(("device",), device_id) or revoked.why(peer):
             raise OutdatedError(f"{whose} is revoked")
@@ -151,7 +153,7 @@ class _Own:
             key = load_pem_private_key(tls.key, None)
         except (ValueError, UnsupportedAlgorithm) as error:
             raise CertificateError(f"{tls.folder / CERT} cannot sign: {error}; issue it again") from None
-        if not _is_issued_by_any(tls.ca, certificate):  # the certificates between the two do not fit into a roster
+        if not _valid_periods(tls.ca, certificate):  # the certificates between the two do not fit into a roster
             raise CertificateError(
                 f"{tls.folder / CERT} comes from an intermediate authority, so secure_aggregation cannot use it; add "
                 "the intermediate authority to the ca.pem of each process"
@@ -187,6 +189,16 @@ def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
 
 
 @lru_cache(KEYS_REMEMBERED)
-def _is_issued_by_any(authorities: bytes, der: bytes) -> bool:
+def _valid_periods(authorities: bytes, der: bytes) -> list[tuple[float, float]]:
+    """Return the times for which a certificate and an authority that issued it are both valid, one entry per such
+    authority. Times are in seconds since 1970. If none of the authorities issued the certificate, the list is empty.
+    """
     found = x509.load_der_x509_certificate(der)
-    return any(is_issued_by(found, authority) for authority in x509.load_pem_x509_certificates(authorities))
+    above = [one for one in x509.load_pem_x509_certificates(authorities) if is_issued_by(found, one)]
+    return [
+        (
+            max(found.not_valid_before_utc, one.not_valid_before_utc).timestamp(),
+            min(found.not_valid_after_utc, one.not_valid_after_utc).timestamp(),
+        )
+        for one in above
+    ]

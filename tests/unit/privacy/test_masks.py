@@ -1,13 +1,18 @@
 """Masks: they cancel in the sum of all, and in no less; keys are vouched for where there are certificates."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -23,7 +28,7 @@ from fedstrata.trust.mask_proofs import KeyCheck, Proofs
 from fedstrata.trust.names import Name
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
-from tests.support.made_certificates import made, unchecked
+from tests.support.made_certificates import Made, made, unchecked
 from tests.support.masks_setting import (
     BASE,
     LAYOUT,
@@ -41,6 +46,7 @@ from tests.support.masks_setting import (
 
 EXPERIMENT = masked_experiment(8)
 SIZE = LAYOUT.size
+EXAMPLE_KEY = X25519PrivateKey.generate().public_key().public_bytes_raw()
 
 
 def with_roster(devices: list[str], masks: dict[str, Masks]) -> pb.Roster:
@@ -184,6 +190,37 @@ def test_a_key_masks_one_global_round_and_an_earlier_roster_is_refused() -> None
     assert list(me._secrets) == [me.key.public_key]
     with pytest.raises(PayloadError, match="without this one's key"):
         me.take(rosters[3])
+
+
+def test_an_lps_that_offers_the_keys_of_an_earlier_global_round_for_ever_gets_no_update(tmp_path: Path) -> None:
+    """The key would never be deleted, and with it all rounds could be unmasked later."""
+    names, masks = masking(3)
+    me, flat = masks[names[0]], np.ones(SIZE, np.float32)
+    old = roster_of([(name, masks[name].key) for name in names])
+    for number in (0, 1, 1):  # the last again, as after a restart of the LPS
+        me.masked(update_of(flat, round_number=number))
+        me.take(old)
+    for number in (2, 3, 9):
+        with pytest.raises(RosterError, match=f"global round {number // 2 + 1} with an old key of this device"):
+            me.masked(update_of(flat, round_number=number))
+    with_roster(names, masks)
+    me.masked(update_of(flat, round_number=2))
+    with pytest.raises(PayloadError, match="without this one's key"):
+        me.take(old)
+
+
+@pytest.mark.parametrize("rounds", [range(0, 10, 2), range(8, -1, -2), (9, 0, 2, 4, 6), (1, 9, 3, 7, 5)])
+def test_an_lps_that_never_comes_to_the_end_of_a_global_round_or_goes_back_gets_no_key_for_ever(
+    rounds: Sequence[int],
+) -> None:
+    names, masks = masking(3)
+    flat, used = np.ones(SIZE, np.float32), dict[bytes, list[int]]()
+    for number in rounds:
+        with_roster(names, masks)
+        used.setdefault(masks[names[0]]._public_key, []).append(number)
+        for name in names:
+            masks[name].masked(update_of(flat, round_number=number))
+    assert max(map(len, used.values())) <= 2
 
 
 def test_an_lps_that_gives_one_device_another_roster_recovers_nothing() -> None:
@@ -397,6 +434,54 @@ def test_a_certificate_that_is_revoked_or_has_run_out_vouches_for_nothing(tmp_pa
     now += 100 * 365 * 86400
     with pytest.raises(OutdatedError, match=r"device-002. has expired"):
         check(ids[2], key)
+
+
+@pytest.mark.parametrize(
+    ("days", "days_above", "says"),
+    [
+        ((50, 60), (-1, 90), "is not valid yet"),
+        ((0.01, 60), (-1, 90), "is not valid yet"),
+        ((-9, -1), (-9, 90), "has expired"),
+        ((-9, 9), (-9, -1), "has expired"),
+        ((-9, 9), (2, 9), "is not valid yet"),
+        ((-9, 2), (4, 9), "is not valid yet"),
+        ((-9, 9), (-1, 9), ""),
+    ],
+)
+def test_a_certificate_vouches_for_a_key_while_it_and_its_authority_are_valid(
+    tmp_path: Path, days: tuple[float, float], days_above: tuple[float, float], says: str
+) -> None:
+    root, name = made("root", days=days_above), Name("device", "device-000")
+    key = Proofs("run-1", unchecked(tmp_path / "own", made("own", root, names=[name], days=days), name, ca=root.pem))
+    other = unchecked(tmp_path / "other", made("other", root, names=[Name("lps", "lps-0")]), ca=root.pem)
+    check, shown = KeyCheck("run-1", other).check, key.key_of("device-000", EXAMPLE_KEY)
+    if says:
+        with pytest.raises(OutdatedError, match=f"device-000. {says}"):
+            check("device-000", shown)
+    else:
+        check("device-000", shown)
+
+
+def test_a_certificate_counts_by_the_authority_with_its_key_that_is_valid(tmp_path: Path) -> None:
+    """An authority that was renewed with the same key is in the file twice."""
+    old, name = made("root", days=(-9, -1)), Name("device", "device-000")
+    new = Made(_issued_anew(old), old.key)
+    own = made("own", old, names=[name])
+    for number, (ca, is_good) in enumerate(((old.pem, False), (old.pem + new.pem, True), (new.pem + old.pem, True))):
+        proofs = Proofs("run-1", unchecked(tmp_path / str(number), own, name, ca=ca))
+        shown = proofs.key_of("device-000", EXAMPLE_KEY)
+        if is_good:
+            proofs.check("device-000", shown)
+        else:
+            with pytest.raises(OutdatedError, match="has expired"):
+                proofs.check("device-000", shown)
+
+
+def _issued_anew(old: Made) -> x509.Certificate:
+    now, subject = datetime.now(UTC), old.certificate.subject
+    builder = x509.CertificateBuilder(subject, subject, old.key.public_key(), x509.random_serial_number())
+    valid = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=9))
+    return valid.sign(old.key, SHA256())
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class Attacked:
             self.restart(name)
         self.answers: dict[tuple[bytes, int, int], dict[str, np.ndarray]] = {}
         self.rosters: dict[bytes, list[str]] = {}
+        self.own_keys: dict[bytes, dict[str, bytes]] = {}
 
     def restart(self, name: str) -> None:
         proofs = Proofs(self._experiment.run_id, None)
@@ -83,6 +84,7 @@ class Attacked:
     def answer(self, name: str, roster: pb.Roster, lps_round: int, model: int) -> None:
         """Keep a device's answer. Raises the error with which the device refuses."""
         masks = self.masks[name]
+        self.own_keys[roster_digest(roster)] = {each.device_id: each.public_key for each in roster.members}
         masks.take(roster)
         values = masks.masked(update_in(lps_round, name, model)).read(0, SIZE)
         self._look(name)
@@ -298,6 +300,16 @@ class LyingLps(RuleBasedStateMachine):
             for name in answers:
                 told[name].add(frozenset(self.lps.rosters[digest]))
         assert all(len(each) <= 1 for each in told.values())
+
+    @invariant()
+    def a_key_masks_in_two_global_rounds_at_most_and_older_keys_are_gone(self) -> None:
+        used: dict[bytes, set[int]] = {}
+        for (digest, lps_round, _), answers in self.lps.answers.items():
+            for name, key in self.lps.own_keys[digest].items():
+                if name in answers:
+                    used.setdefault(key, set()).add(lps_round // 2)
+        assert all(len(each) <= 2 for each in used.values())
+        assert all(len(masks._secrets) <= 2 for masks in self.lps.masks.values())
 
 
 TestLyingLps = LyingLps.TestCase

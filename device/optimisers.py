@@ -70,6 +70,13 @@ def learning_rate(training: TrainingSettings, global_round: int) -> float:
     return rate * schedule.decay ** (later // schedule.every)
 
 
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as a dense tensor. With `sparse=True`, a layer such as torch.nn.Embedding has sparse gradients.
+    Only plain SGD, momentum and plain Adagrad accept them.
+    """
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
 def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
     """Clip gradients in place: scale them so that the L2 norm of all gradients together is at most `most`.
     torch.nn.utils.clip_grad_norm_ does the same.
@@ -116,6 +123,8 @@ class Sgd:
 
     def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
         """Change a tensor in place, by its gradient. The gradient may be overwritten."""
+        if self._weight_decay or self._is_nesterov:
+            gradient = dense(gradient)
         if self._weight_decay:
             gradient.add_(leaf, alpha=self._weight_decay)
         if velocity is not None:
@@ -140,8 +149,10 @@ class _ByTorch:
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
         """Change the tensors by their gradients."""
+        takes_sparse = self._function is adagrad and not self._options["weight_decay"]
+        given = gradients if takes_sparse else [dense(each) for each in gradients]
         self._function(
-            self._leaves, list(gradients), **self._vectors, state_steps=self._steps, foreach=False, **self._options
+            self._leaves, list(given), **self._vectors, state_steps=self._steps, foreach=False, **self._options
         )
 
     def state(self) -> State:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from device.evaluation import evaluate, named_tensors
-from device.optimisers import State, learning_rate
+from device.optimisers import State, dense, learning_rate
 from device.training import Batch, Descent, LocalResult, TrainingJob, batches, mean_loss, outputs_in_training
 from fedstrata.errors import PluginError
 from fedstrata.methods import Measurement, Trained
@@ -55,7 +55,8 @@ class LocalSteps:
         count = len(batch[-1])
         self._loss_sum += loss.item() * count
         self.examples += count
-        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves, materialize_grads=True)])
+        gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return torch.cat([dense(part).reshape(-1) for part in gradients])
 
     def move(self, gradient: torch.Tensor) -> None:
         """Change the weights by one step of the experiment's optimiser, with this gradient."""

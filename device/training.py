@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate, named_tensors
-from device.optimisers import State, clip, optimiser_of
+from device.optimisers import State, clip, dense, optimiser_of
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import TrainingSettings
@@ -216,6 +216,8 @@ class Descent:
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Change the trained tensors, in place, by these gradients."""
         used = [gradient.clone() for gradient in gradients]  # copies, because leaves may share a gradient
+        if self._correct is not None or self._clip_norm is not None:
+            used = [dense(gradient) for gradient in used]
         if self._correct is not None:
             corrected = zip(used, self._parts, strict=True)
             used = [self._correct(gradient, leaf.detach(), *beside) for gradient, (leaf, beside) in corrected]

@@ -33,7 +33,7 @@ def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: ND
         more = {name: torch.tensor(array) for name, array in slab.more.items()}
         outputs = model.outputs(tensors, torch.tensor(slab.inputs), **more)
         loss = cross_entropy(outputs, torch.tensor(slab.labels), reduction="sum")
-        total += torch.cat(
-            [part.reshape(-1) for part in torch.autograd.grad(loss, leaves, materialize_grads=True)]
-        ).numpy()
+        gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        whole = [part.to_dense() if part.is_sparse else part for part in gradients]
+        total += torch.cat([part.reshape(-1) for part in whole]).numpy()
     return total / len(indexes)

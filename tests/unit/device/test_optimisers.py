@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from torch.nn.functional import cross_entropy
 
 from device.optimisers import learning_rate
 from device.stacked.training import Stacked
+from device.steps import LocalSteps
 from device.training import LocalResult, OneByOne, TrainingJob, limit_threads, train
+from fedstrata.datasets import Examples
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.models import build_model
+from fedstrata.methods import Pull
+from fedstrata.methods.gradients import gradient_at
+from fedstrata.models import build_model, from_module
 from tests.support.torch_twins import with_weights
 from tests.support.training_jobs import DEVICE, DIGITS, SEED, descend, examples, job_with, trained_weights
 
@@ -153,3 +158,62 @@ def test_a_file_without_a_name_means_sgd() -> None:
     written = "training: {optimiser: {learning_rate: 0.2, schedule: {decay: 0.5}}}\n"
     named = "training: {optimiser: {name: sgd, learning_rate: 0.2, schedule: {name: step, decay: 0.5}}}\n"
     assert parse_experiment(FILE + written).digest == parse_experiment(FILE + named).digest
+
+
+class Words(nn.Module):
+    """An embedding of 17 words, of which most occur several times in a batch."""
+
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(17, 8, sparse=sparse)
+        self.out = nn.Linear(8, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.out(self.table(inputs).mean(1))
+        return outputs
+
+
+def words(options: Options, *, sparse: bool, corrected: bool = False) -> TrainingJob:
+    rng = np.random.default_rng(0)
+    texts = Examples(inputs=rng.integers(17, size=(50, 12)), labels=rng.integers(10, size=50))
+    found = job_with(
+        from_module(partial(Words, sparse=sparse)), {"local_epochs": 2, "optimiser": options}, examples=texts
+    )
+    return replace(found, correct=Pull(0.1), beside=(found.start,)) if corrected else found
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch's Adagrad
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(options for options, _ in TORCHS.values()),
+        {"learning_rate": 0.1},
+        {"weight_decay": 0.01},
+        {"clip_norm": 0.5},
+        {"name": "adagrad", "weight_decay": 0.1},
+    ],
+)
+def test_sparse_gradients_train_like_dense_ones(options: Options, corrected: bool) -> None:
+    sparse, dense = (train(words(options, sparse=each, corrected=corrected)).weights for each in (True, False))
+    assert np.abs(sparse - dense).max() < 1e-5
+
+
+def test_sparse_gradients_train_by_sgd_as_in_torch() -> None:
+    job = words({"learning_rate": 0.1}, sparse=True)
+    module = Words(sparse=True)
+    with_weights(module, job.model, job.start)
+    sgd = torch.optim.SGD(module.parameters(), 0.1, foreach=False)
+    inputs, labels = torch.tensor(job.examples.inputs), torch.tensor(job.examples.labels)
+    rng = np.random.default_rng([SEED, DEVICE, job.lps_round])
+    descend(sgd, rng, lambda batch: cross_entropy(module(inputs[batch]), labels[batch]))
+    assert train(job).weights.tobytes() == trained_weights(module).tobytes()
+
+
+def test_steps_of_a_method_and_questions_take_sparse_gradients() -> None:
+    sparse, dense = (words({}, sparse=each) for each in (True, False))
+    first, second = (LocalSteps(each) for each in (sparse, dense))
+    gradients = [steps.gradient(steps.weights, next(steps.batches())) for steps in (first, second)]
+    assert torch.allclose(*gradients, atol=1e-6)
+    asked = [gradient_at(each.model, each.start, each.examples, np.arange(50)) for each in (sparse, dense)]
+    assert np.allclose(*asked, atol=1e-6)

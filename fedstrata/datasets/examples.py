@@ -245,6 +245,12 @@ class Dataset:
         trained, tested = _described(self.train), _described(self.test)
         if trained != tested:
             raise DataError(f"training examples have {trained}, and test examples have {tested}; make them alike")
+        for bytes_, others in ((self.train, self.test), (self.test, self.train)):
+            if bytes_.scale and not others.scale and not _is_scaled(others.stored):
+                raise DataError(
+                    "training or test inputs are bytes (uint8), which are scaled from 0…255 to 0…1, but others have "
+                    "values beyond 0…1; give both the same type"
+                )
         for part, examples in (("training", self.train), ("test", self.test)):
             if not len(examples) and part == "training":
                 raise DataError("the training data has no examples; at least one is needed")
@@ -295,6 +301,12 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     for label in np.unique(labels):
         positions[labels == label] = np.arange(np.count_nonzero(labels == label))
     return positions
+
+
+def _is_scaled(inputs: Any) -> bool:
+    """Return whether all inputs are between 0 and 1. Inputs in a file are not read."""
+    in_file = isinstance(inputs, np.memmap)
+    return in_file or not inputs.size or bool(inputs.min() >= 0 and inputs.max() <= 1)
 
 
 def _described(examples: Examples) -> str:

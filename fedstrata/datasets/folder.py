@@ -7,18 +7,21 @@ The column `device` then has these names.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedstrata.datasets.examples import Dataset, Examples
-from fedstrata.datasets.tables import INPUTS, READERS, TARGETS, Array, Table, find_table, read_table
+from fedstrata.datasets.tables import INPUTS, READERS, TARGETS, UNREAD, Array, Table, find_table, is_number, read_table
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
 
 DEVICE = "device"
+COLUMNS = (".csv", ".parquet")  # kinds of tables with columns, in which x is a name like any other
+MISSING = {"", "nan", "<na>"}  # how programs write a missing value, in small letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +72,11 @@ def _parts(folder: Path) -> dict[str, list[Part]]:
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder.absolute()}; set data.folder to the folder with the files")
     if (train := find_table(folder, "train")) is not None:
+        _check_read(folder.glob("test.*"))
         test = find_table(folder, "test")
         return {"train": [_part(train)], "test": [] if test is None else [_part(test)]}
     place = folder / "devices" if (folder / "devices").is_dir() else folder
+    _check_read(place.iterdir())
     paths = sorted(
         path for path in place.iterdir() if path.name[0] != "." and (path.suffix in READERS or path.is_dir())
     )
@@ -91,6 +96,14 @@ def _parts(folder: Path) -> dict[str, list[Part]]:
             f"the kinds {', '.join(READERS)}"
         )
     return parts
+
+
+def _check_read(paths: Iterable[Path]) -> None:
+    """Raise DataError if one of the files is a table of a kind that is not read."""
+    for path in sorted(paths):
+        kind = path.suffix.lower()
+        if path.name[0] != "." and path.is_file() and (kind in UNREAD or (kind in READERS and kind != path.suffix)):
+            raise DataError(f"{path} is no table of the kinds {', '.join(READERS)}; convert, rename or move it")
 
 
 def _part(path: Path, device: str = "") -> Part:
@@ -113,8 +126,9 @@ class _Roles:
         known = list(parts[0].table)
         self.target = settings.target if settings.target is not None else tuple({TARGETS} & set(known))
         other = {*self.target, *settings.more, *settings.columns}
-        default = (INPUTS,) if INPUTS in known else tuple(name for name in known if name not in other)
-        self.inputs = settings.inputs or default
+        left = tuple(name for name in known if name not in other)
+        is_table = parts[0].path.suffix in COLUMNS and all(parts[0].table[name].ndim == 1 for name in left)
+        self.inputs = settings.inputs or (left if is_table or INPUTS not in known else (INPUTS,))
         if not self.inputs:
             raise DataError(f"{parts[0].path} has no column left for the input; name the columns in data.inputs")
         if not self.target and (settings.num_classes or settings.classes):
@@ -145,10 +159,16 @@ class _Roles:
             arrays = [_of_column(part, name) for part in self._parts]
             found[name] = values = np.unique(np.concatenate(arrays))
             twice = {str(value) for value in values} & {f"{value}.0" for value in values}
+            alike = _alike(values)
+            if alike:
+                raise DataError(
+                    f"column {name} has both {alike[0]!r:.40} and {alike[1]!r:.40} in {self._parts[0].path.parent}; "
+                    "write the value alike everywhere"
+                )
             if twice and any(array.dtype.kind == "i" for array in arrays):  # this table's 1.0 has become 1
                 raise DataError(
                     f"column {name} has both {min(twice)[:-2]} and {min(twice)} in {self._parts[0].path.parent}; write "
-                    "the number alike everywhere, and fill empty cells"
+                    "the number alike everywhere"
                 )
         if self._parts[0].device:
             found[DEVICE] = np.unique([part.device for part in self._parts])
@@ -156,7 +176,7 @@ class _Roles:
 
     def examples(self, parts: Sequence[Part], columns: Mapping[str, Array]) -> Examples:
         """Return the examples of these tables, one table after another."""
-        more = {name: _joined([_whole_or_float(part, name) for part in parts]) for name in self._settings.more}
+        more = {name: _joined([self._whole_or_float(part, name) for part in parts]) for name in self._settings.more}
         numbered = {
             name: np.concatenate([
                 np.searchsorted(values, _of_column(part, name) if name in self._settings.columns else _named(part))
@@ -164,6 +184,7 @@ class _Roles:
             ]).astype(np.int64)
             for name, values in columns.items()
         }  # fmt: skip
+        self._check_bytes(parts)
         inputs = _joined([self._input(part) for part in parts])
         targets = _joined([self._targets(part) for part in parts]) if self.target else None
         try:
@@ -176,8 +197,26 @@ class _Roles:
     def _input(self, part: Part) -> Array:
         first = part.table[self.inputs[0]]
         if len(self.inputs) == 1 and first.ndim > 1:
-            return first if first.dtype == np.uint8 else _whole_or_float(part, self.inputs[0])
+            return first if first.dtype == np.uint8 else self._whole_or_float(part, self.inputs[0])
         return self._side_by_side(part, self.inputs, self._settings.input_shape or ())
+
+    def _check_bytes(self, parts: Sequence[Part]) -> None:
+        """Raise DataError if only some of the tables have bytes in their array of inputs, because only bytes are
+        scaled.
+        """
+        name = self.inputs[0]
+        kinds = {part.table[name].dtype == np.uint8: part for part in parts if part.table[name].ndim > 1}
+        if len(self.inputs) == 1 and len(kinds) > 1:
+            raise DataError(
+                f"{kinds[True].path} has {name} in bytes (uint8), which are scaled from 0…255 to 0…1, but "
+                f"{kinds[False].path} has {kinds[False].table[name].dtype}; give all tables the same type"
+            )
+
+    def _whole_or_float(self, part: Part, name: str) -> Array:
+        """Return an array as int64 if it has whole numbers in all tables, and as float32 otherwise."""
+        array = _numbers(part, name)
+        is_whole = all(each.table[name].dtype.kind in "iu" for each in self._parts)
+        return array.astype(np.int64, copy=False) if is_whole else _floats(part, name)
 
     def _targets(self, part: Part) -> Array:
         settings, first = self._settings, part.table[self.target[0]]
@@ -213,8 +252,22 @@ def _named(part: Part) -> Array:
     return np.repeat(np.array([part.device]), part.length)
 
 
+def _alike(values: Array) -> list[str]:
+    """Return two values that look alike, if there are any: they differ in spaces around them, or in the encoding of
+    accents.
+    """
+    known: dict[str, str] = {}
+    for value in map(str, values):
+        plain = unicodedata.normalize("NFC", value).strip()
+        if known.setdefault(plain, value) != value:
+            return [known[plain], value]
+    return []
+
+
 def _of_column(part: Part, name: str) -> Array:
-    """Return a discrete column: whole numbers as integers, other values as text."""
+    """Return a discrete column: whole numbers as integers, other values as text. Raises DataError if a value is
+    missing.
+    """
     column = part.table[name]
     if column.ndim != 1:
         raise DataError(f"{part.path}: column {name} must have one value per example; its shape is {column.shape}")
@@ -223,6 +276,14 @@ def _of_column(part: Part, name: str) -> Array:
             f"{part.path}: column {name} has {np.abs(column).max():.0f}; numbers of that size lose digits here: write "
             "a letter in front of each"
         )
+    if column.dtype.kind in "fUSOmM":
+        texts = column.astype(str).tolist()
+        row = next((row for row, text in enumerate(texts) if text.strip().lower() in MISSING), None)
+        if row is not None:
+            raise DataError(
+                f"{part.path}, {_place(part, row)}, column {name}: {texts[row]!r} is no value; fill the cell, or "
+                "remove the row"
+            )
     is_whole = column.dtype.kind in "iufb" and (column == np.rint(column)).all()
     return column.astype(np.int64) if is_whole else column.astype(str)
 
@@ -232,7 +293,7 @@ def _numbers(part: Part, name: str) -> Array:
     array = part.table[name]
     if array.dtype.kind in "US" and part.path.suffix == ".csv":
         texts = array.tolist()
-        row = next((row for row, text in enumerate(texts) if not _is_number(text)), None)
+        row = next((row for row, text in enumerate(texts) if not is_number(text)), None)
         if row is not None:
             advice = "correct the cell" if texts[row] else "remove the row, fill the cell"
             raise DataError(
@@ -261,28 +322,12 @@ def _place(part: Part, row: int) -> str:
     return f"line {lines[row + 1]}"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _floats(part: Part, name: str) -> Array:
     array = _numbers(part, name)
     if array.dtype == np.float32:
         return array
     with np.errstate(over="ignore"):  # a value too large for float32 becomes Inf, which Examples refuses
         return array.astype(np.float32)
-
-
-def _whole_or_float(part: Part, name: str) -> Array:
-    """Return an array of whole numbers as int64, and any other array as float32."""
-    array = _numbers(part, name)
-    if array.dtype.kind in "iu":
-        return array if array.dtype == np.int64 else array.astype(np.int64)
-    return _floats(part, name)
 
 
 def _whole(part: Part, name: str) -> Array:

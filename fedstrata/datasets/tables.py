@@ -9,9 +9,11 @@
 
 import csv
 import json
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,10 @@ from fedstrata.errors import DataError
 Array = NDArray[Any]
 Table = Mapping[str, Array]
 INPUTS, TARGETS = "x", "y"  # default names of the arrays
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+PICTURES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2")
+OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}  # files that Windows adds to folders of images
+# Beginnings of cells that float reads as if they were other texts, such as 01, +1 and 1_1.
+CODE = re.compile(r"[+-]?0[0-9]|\+|.*_")
 # exceptions that NumPy and zipfile raise for a damaged, encrypted or oversized archive
 DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -80,8 +85,14 @@ def _csv(path: Path) -> Table:
             raise DataError("its columns are not separated by commas; save it with commas")
         if not all(names):
             raise DataError(f"column {names.index('') + 1} has no name; add one, or save pandas data with index=False")
-        if len(set(names)) != len(names):
-            raise DataError(f"its first line must have a different name for each column, not {names}")
+        if _are_values(names):
+            raise DataError(
+                f"its first line has values, {', '.join(names[:5])}, and no names; add a line with a name for each "
+                "column"
+            )
+        if twice := [name for name, number in Counter(names).items() if number > 1]:
+            some = ", ".join(f"{name:.40}" for name in twice[:5]) + (" …" if len(twice) > 5 else "")
+            raise DataError(f"several columns have the same name: {some}; give each column a name of its own")
         rows = []
         for row in reader:
             if row and len(row) != len(names):
@@ -93,13 +104,34 @@ def _csv(path: Path) -> Table:
     return {name: _numbers_or_text(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
 
 
-def _numbers_or_text(column: tuple[str, ...]) -> Array:
+def _are_values(names: Sequence[str]) -> bool:
+    """Return whether the cells of a first line are values: all are numbers, and they do not count from 0 or 1."""
+    counted = ([str(first + number) for number in range(len(names))] for first in (0, 1))
+    return all(is_number(name) for name in names) and list(names) not in counted
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number, in the notation of Python."""
     try:
-        if not any("_" in value for value in column):  # Python reads both 1_11 and 11_1 as 111
-            return np.array([float(value) for value in column])
+        float(text)
     except ValueError:
-        pass
-    return np.array(column)
+        return False
+    return True
+
+
+def _numbers_or_text(column: tuple[str, ...]) -> Array:
+    """Return a column as float64, or as text. If different cells would become the same number, such as 01 and 1, or 1.1
+    and 1.10, they stay text. Only 1 and 1.0 are the same.
+    """
+    try:
+        numbers = np.array([float(value) for value in column])
+    except ValueError:
+        return np.array(column)
+    if any(CODE.match(value.strip()) for value in column):
+        return np.array(column)
+    parts = (value.strip().partition(".") for value in column)
+    different = {whole if set(rest) <= {"0"} else f"{whole}.{rest}" for whole, _, rest in parts}
+    return np.array(column) if len(different) > len(np.unique(numbers)) else numbers
 
 
 def _parquet(path: Path) -> Table:
@@ -126,6 +158,8 @@ def _saved(path: Path) -> Table:
 
 
 def _columns(table: Any, path: Path) -> Table:
+    if len(set(table.column_names)) < len(table.column_names):
+        raise DataError("several columns have the same name; give each column a name of its own")
     return {name: _arrow_column(name, table.column(name), path) for name in table.column_names}
 
 
@@ -156,15 +190,18 @@ def _folder(path: Path) -> Table:
 def _pictures(path: Path) -> Table:
     """Return images of one size, uint8 of shape (n, channels, height, width), and the name of each image's folder."""
     image = _package("PIL.Image", "pillow")
-    files = sorted(each for each in path.glob("*/*") if each.suffix.lower() in PICTURES)
-    if not files:
+    files = sorted(each for each in path.glob("*/*") if each.name not in OF_SYSTEMS and not _is_hidden(each))
+    if not any(file.suffix.lower() in PICTURES for file in files):
         raise DataError("it has no .npy files, no saved data set, and no folders of images")
+    lone = [each for each in path.iterdir() if each.suffix.lower() in PICTURES and not _is_hidden(each)]
+    if others := lone + [each for each in files if each.suffix.lower() not in PICTURES]:
+        raise DataError(
+            f"{others[0]} is no image in the folder of a class; convert it to one of {', '.join(PICTURES)}, or move it"
+        )
     arrays = []
     for file in files:
         with image.open(file) as opened:
-            if opened.mode[0] in "IF":
-                raise DataError(f"{file} has more than 8 bits per pixel; scale it to 8, or write arrays (x.npy)")
-            array = np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
+            array = _pixels(file, opened)
         arrays.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
         if arrays[-1].shape != arrays[0].shape:
             raise DataError(
@@ -172,6 +209,21 @@ def _pictures(path: Path) -> Table:
                 "size and colours"
             )
     return {INPUTS: np.stack(arrays), TARGETS: np.array([file.parent.name for file in files])}
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".") or path.parent.name.startswith(".")
+
+
+def _pixels(file: Path, opened: Any) -> Array:
+    """Return the pixels of an image: grey, or red, green and blue. Raises DataError if it has more than these."""
+    if opened.mode[0] in "IF":
+        raise DataError(f"{file} has more than 8 bits per pixel; scale it to 8, or write arrays (x.npy)")
+    if getattr(opened, "n_frames", 1) > 1 and opened.format != "MPO":  # phones add previews in this format
+        raise DataError(f"{file} has {opened.n_frames} images; save each in a file of its own")
+    if opened.has_transparency_data and opened.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        raise DataError(f"{file} has transparent pixels; give it a background")
+    return np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
 
 
 def _package(module: str, package: str) -> Any:
@@ -183,4 +235,6 @@ def _package(module: str, package: str) -> Any:
         raise DataError(f"it needs {package}, which is not installed here; pip install {package}") from None
 
 
+# Kinds of tables that are not read.
+UNREAD = (".tsv", ".npy", ".xls", ".xlsx", ".ods", ".arrow", ".feather", ".jsonl", ".gz", ".zip", ".h5", ".mat", ".pkl")
 READERS: Mapping[str, Callable[[Path], Table]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}

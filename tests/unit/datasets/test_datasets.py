@@ -71,6 +71,18 @@ def test_examples_refuse_what_is_not_inputs_with_labels(
         Examples(inputs=inputs, labels=labels)
 
 
+@pytest.mark.parametrize(("largest", "is_refused"), [(0.99, False), (1.0, False), (248.0, True), (-1.0, True)])
+def test_bytes_and_numbers_need_one_scale(largest: float, is_refused: bool) -> None:
+    pixels = Examples(inputs=np.uint8([[0], [255]]), labels=np.array([0, 1]))
+    numbers = Examples(inputs=np.float32([[0], [largest]]), labels=np.array([0, 1]))
+    for train, test in ((pixels, numbers), (numbers, pixels)):
+        if is_refused:
+            with pytest.raises(DataError, match=r"are bytes \(uint8\), .* but others have values beyond 0…1"):
+                Dataset(train=train, test=test, num_classes=2)
+        else:
+            assert Dataset(train=train, test=test, num_classes=2).train.scaled().inputs.max() <= 1
+
+
 @pytest.mark.parametrize("role", ["inputs", "labels", "targets", "input mask", "column who"])
 def test_masked_arrays_are_refused_if_a_value_is_hidden(role: str) -> None:
     """What lies under a mask, such as -9999, is no value to train on."""
@@ -449,10 +461,10 @@ def folder_settings(folder: Path) -> DataSettings:
 
 
 def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
-    np.savez(tmp_path / "train.npz", x=np.array([[0.5, 1], [2, 3]]), y=np.array([1, 0], np.uint8))
+    np.savez(tmp_path / "train.npz", x=np.array([[0.5, 1], [0, 0.25]]), y=np.array([1, 0], np.uint8))
     np.savez_compressed(tmp_path / "test.npz", x=np.array([[0, 255]], np.uint8), y=np.array([1]))
     dataset = load_dataset(folder_settings(tmp_path), 0)
-    assert dataset.train.inputs.tolist() == [[0.5, 1], [2, 3]]
+    assert dataset.train.inputs.tolist() == [[0.5, 1], [0, 0.25]]
     assert dataset.train.labels.tolist() == [1, 0]
     assert dataset.test.inputs.tolist() == [[0.0, 1.0]]
 

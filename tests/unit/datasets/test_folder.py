@@ -195,10 +195,27 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
         ({"train.csv": f"{HEADER}\n"}, "train.csv: it has no rows"),
         ({"train.csv": f"{HEADER}\n1,2,{10**20},1\n1,2,{10**21},1\n"},
          "column region has 1000000000000000000000; numbers of that size lose digits here: write a letter in front"),
-        ({"train.csv": f"{HEADER}\n1,2,1.0,1\n1,2,,1\n", "test.csv": f"{HEADER}\n1,2,1.0,1\n"},
-         "column region has both 1 and 1.0 in .*; write the number alike everywhere, and fill empty cells"),
+        ({"train.csv": f"{HEADER}\n1,2,1.0,1\n1,2,n,1\n", "test.csv": f"{HEADER}\n1,2,1.0,1\n"},
+         "column region has both 1 and 1.0 in .*; write the number alike everywhere"),
+        *(({"train.csv": f"{HEADER}\n1,2,n,1\n\n1,2,{cell},1\n"},
+           f"train.csv, line 4, column region: '{cell}' is no value; fill the cell, or remove the row")
+          for cell in ("", "  ", "nan", "NaN", "<NA>")),
+        ({"train.csv": f"{HEADER}\n1,2,3,1\n1,2,nan,1\n"}, "train.csv, line 3, column region: 'nan' is no value"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,2, n,1\n"},
+         "column region has both ' n' and 'n' in .*; write the value alike everywhere"),
+        ({"a.csv": f"{HEADER}\n1,2,süd,1\n", "b.csv": f"{HEADER}\n1,2,su\u0308d,1\n"},
+         "column region has both 'su"),
+        ({"train.csv": "0.576,0.391,0,1\n0.37,0.981,1,1\n"},
+         "its first line has values, 0.576, 0.391, 0, 1, and no names; add a line with a name for each column"),
+        ({"train.csv": "1,1\n2,0\n"}, "its first line has values, 1, 1, and no names"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n", "test.tsv": ""},
+         "test.tsv is no table of the kinds .npz, .csv, .parquet; convert, rename or move it"),
+        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.CSV": f"{HEADER}\n1,2,n,1\n"}, "b.CSV is no table of the kinds"),
+        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv.gz": ""}, "b.csv.gz is no table of the kinds"),
         ({"train.csv": HEADER.replace(",", ";")}, "its columns are not separated by commas; save it with commas"),
-        ({"train.csv": "heat,heat\n1,2\n"}, r"must have a different name for each column, not \['heat', 'heat'\]"),
+        ({"train.csv": "heat,heat\n1,2\n"}, "several columns have the same name: heat; give each column a name of its"),
+        ({"train.csv": ",".join(["heat"] * 3 + [f"{name}" for name in "abcdefgabcdefg"]) + "\n"},
+         "several columns have the same name: heat, a, b, c, d …; give"),
         ({"train.csv": ",heat\n0,2\n"}, "column 1 has no name; add one, or save pandas data with index=False"),
         ({"train.csv": "", "train.npz": ""}, "there are .*train.npz and .*train.csv; keep one"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER}\n"}, "b.csv: it has no rows"),
@@ -212,7 +229,7 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
          r"folder has examples of shape \(3,\) in 2 classes, but .* declares shape \(2,\) in 2 classes; correct "
          r"data.input_shape, or choose columns in data.inputs \(the input columns are heat, load, wind\)"),
         ({"train.csv": "x,y,z,region,fault\n1,2,3,n,1\n"},
-         r"or choose columns in data.inputs \(the input columns are x\)"),
+         r"or choose columns in data.inputs \(the input columns are x, y, z\)"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "a/train.csv": f"{HEADER}\n1,2,n,1\n"}, "several tables named a"),
         ({"a.csv": "heat,device,region,fault\n1,2,n,1\n"}, "has a column device, but the names of the files"),
         ({"a.txt": "1"}, "contains neither a table train nor a table for each device"),
@@ -242,3 +259,131 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write(tmp_path, {"train.parquet": ""})
     with pytest.raises(DataError, match="it needs pyarrow, which is not installed here; pip install pyarrow"):
         loaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        ("1", "01"),
+        ("1.1", "1.10"),
+        ("7", "+7"),
+        ("1e3", "1000"),
+        ("0", "00"),
+        ("90071992547409931", "90071992547409932"),
+    ],
+)
+def test_owners_that_are_written_differently_are_different(tmp_path: Path, owners: tuple[str, str]) -> None:
+    write(tmp_path, {"train.csv": f"{HEADER}\n1,2,{owners[0]},1\n3,4,{owners[1]},0\n5,6,{owners[0]},1\n"})
+    data = loaded(tmp_path)
+    assert sorted(data.names["region"]) == sorted(owners)
+    rows = [data.train.inputs[data.train.columns["region"] == place] for place in range(2)]
+    assert sorted(map(len, rows)) == [1, 2]
+
+
+def test_an_owner_keeps_its_leading_zeros_and_a_number_may_have_them(tmp_path: Path) -> None:
+    write(tmp_path, {"train.csv": f"{HEADER}\n01,2.50,007,01\n3,2.5,010,0\n"})
+    data = loaded(tmp_path)
+    assert data.names["region"] == ["007", "010"]
+    assert data.train.inputs.tolist() == [[1, 2.5], [3, 2.5]]
+    assert data.train.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_names_of_columns_may_count(tmp_path: Path, first: int) -> None:
+    names = [str(first + place) for place in range(3)]
+    write(tmp_path, {"train.csv": f"{','.join(names)}\n.5,.6,1\n"})
+    assert loaded(tmp_path, target=names[2], columns=()).train.inputs.tolist() == [[0.5, np.float32(0.6)]]
+
+
+def test_a_column_called_x_is_one_of_the_inputs_and_an_array_called_x_is_the_input(tmp_path: Path) -> None:
+    write(tmp_path, {"table/train.csv": "x,z,fault\n1,2,0\n"})
+    assert loaded(tmp_path / "table", columns=()).train.inputs.tolist() == [[1, 2]]
+    np.savez(tmp_path / "train.npz", x=np.ones((2, 2)), y=[0, 1], note=[7, 8])
+    assert loaded(tmp_path, target=None, columns=()).train.inputs.tolist() == [[1, 1], [1, 1]]
+
+
+def test_bytes_in_some_tables_only_are_refused(tmp_path: Path) -> None:
+    """Bytes are scaled to 0…1, so they cannot be joined to numbers that are not scaled."""
+    said = {"target": None, "columns": ()}
+    np.savez(tmp_path / "a.npz", x=np.uint8([[0, 248], [3, 4]]), y=[0, 1])
+    for other in (np.float32([[0.5, 0.99]]), np.int64([[0, 200]]), np.array([[True, False]])):
+        np.savez(tmp_path / "b.npz", x=other, y=[0])
+        with pytest.raises(
+            DataError, match=r"a.npz has x in bytes \(uint8\), .* but .*b.npz has .*; give all tables the"
+        ):
+            loaded(tmp_path, **said)
+    np.savez(tmp_path / "b.npz", x=np.uint8([[255, 0]]), y=[0])
+    assert loaded(tmp_path, **said).train.scaled().inputs.max() == 1.0
+
+
+def test_images_beside_arrays_are_refused(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    (tmp_path / "a" / "train" / "cat").mkdir(parents=True)
+    image.fromarray(np.full((2, 3), 248, np.uint8)).save(tmp_path / "a" / "train" / "cat" / "1.png")
+    np.savez(tmp_path / "b.npz", x=np.full((1, 1, 2, 3), 0.99, np.float32), y=["cat"])
+    with pytest.raises(DataError, match=r"a/train has x in bytes \(uint8\), .* but .*b.npz has float32"):
+        loaded(tmp_path, input_shape=(1, 2, 3), num_classes=None, classes=("cat", "dog"), target=None, columns=())
+
+
+def test_whole_numbers_beside_fractions_are_numbers(tmp_path: Path) -> None:
+    said = {"target": None, "columns": (), "more": ("age",)}
+    for name, dtype in (("a", np.int16), ("b", np.float64)):
+        np.savez(tmp_path / f"{name}.npz", x=np.array([[1, 2]], dtype), y=[0], age=np.array([3], dtype))
+    data = loaded(tmp_path, **said)
+    assert data.train.inputs.dtype == data.train.more["age"].dtype == np.float32
+    assert data.train.inputs.tolist() == [[1, 2], [1, 2]]
+    np.savez(tmp_path / "train.npz", x=[[1, 2]], y=[0], age=[3])
+    np.savez(tmp_path / "test.npz", x=[[0.5, 2]], y=[0], age=[3.5])
+    data = loaded(tmp_path, **said)
+    assert data.train.inputs.dtype == data.test.inputs.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("cat/notes.txt", "cat/notes.txt is no image in the folder of a class; convert it to one of .*, or move it"),
+        ("cat/2.heic", "cat/2.heic is no image in the folder of a class"),
+        ("cat/more/2.png", "cat/more is no image in the folder of a class"),
+        ("2.png", "train/2.png is no image in the folder of a class"),
+        ("cat/2.tif", ""),
+        ("cat/2.PNG", ""),
+        ("cat/.DS_Store", ""),
+        ("cat/Thumbs.db", ""),
+        (".ipynb_checkpoints/1.png", ""),
+    ],
+)
+def test_every_file_of_a_class_is_read_or_refused(tmp_path: Path, file: str, message: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    for name in ("cat/1.png", file):
+        path = tmp_path / "train" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = {".png": "PNG", ".tif": "TIFF"}.get(path.suffix.lower())
+        if kind:
+            image.fromarray(np.full((2, 3), 9, np.uint8)).save(path, kind)
+        else:
+            path.write_text("?")
+    said = {"input_shape": (1, 2, 3), "num_classes": None, "classes": ("cat", "dog"), "target": None, "columns": ()}
+    if message:
+        with pytest.raises(DataError, match=message):
+            loaded(tmp_path, **said)
+    else:
+        assert len(loaded(tmp_path, **said).train) == (2 if "2." in file else 1)
+
+
+def test_images_with_more_than_pixels_are_refused(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    path = tmp_path / "train" / "cat"
+    path.mkdir(parents=True)
+    said = {"input_shape": (3, 2, 3), "num_classes": None, "classes": ("cat", "dog"), "target": None, "columns": ()}
+    pixels = np.full((2, 3, 4), 255, np.uint8)
+    image.fromarray(pixels).save(path / "1.png")
+    assert loaded(tmp_path, **said).train.stored.max() == 255
+    pixels[0, 0, 3] = 0
+    image.fromarray(pixels).save(path / "1.png")
+    with pytest.raises(DataError, match=r"1.png has transparent pixels; give it a background"):
+        loaded(tmp_path, **said)
+    (path / "1.png").unlink()
+    one, other = (image.fromarray(np.full((2, 3), grey, np.uint8)) for grey in (1, 2))
+    one.save(path / "1.tif", save_all=True, append_images=[other])
+    with pytest.raises(DataError, match=r"1.tif has 2 images; save each in a file of its own"):
+        loaded(tmp_path, **said)

@@ -59,7 +59,8 @@ def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
         _write(folder / name, lines)
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
-    _write(folder / "summary.json", [replace(summary(result), **timing.summary()).text()])
+    told = replace(summary(result), training_bytes=_training_bytes(timing.rows), **timing.summary())
+    _write(folder / "summary.json", [told.text()])
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
@@ -201,6 +202,11 @@ def _bytes(counts: Mapping[LinkKey, int]) -> dict[Link, LinkBytes]:
         )
         for link in LINKS
     }
+
+
+def _training_bytes(rows: Iterable[rounds_pb2.LpsRound]) -> LinkBytes:
+    pairs = [(row.bytes_up, row.bytes_down) for row in rows]
+    return LinkBytes(up=sum(up for up, _ in pairs), down=sum(down for _, down in pairs))
 
 
 def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[Link, dict[str, LinkBytes]]:

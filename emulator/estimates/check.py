@@ -27,6 +27,11 @@ from fedstrata.streams.streams import streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
 MOST_SAID = 8  # names in one line
+EXACT_SAID = (
+    f"An LPS sends {ELEMENT_BYTES['exact']} bytes a weight to the GPS, because devices of a cluster at different LPSs "
+    "are averaged exactly. With training.lps_rounds_per_global_round of 2 or more it sends means, with "
+    f"{ELEMENT_BYTES['float32']} bytes."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +152,8 @@ def check(experiment: Experiment, console: Console) -> None:
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
     console.print(_bytes_table(experiment, model))
+    if model.is_exact:
+        console.print(Text(EXACT_SAID))
     if clock_of(experiment).has_links:
         print_times(experiment, payloads_of(experiment, model), console)
 

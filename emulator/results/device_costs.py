@@ -20,6 +20,13 @@ def bytes_in_all(run: RunRecord) -> float | None:
     return run.summary.link("device-gps").total + run.summary.link("device-lps").total if run.summary.bytes else None
 
 
+def bytes_of_training(run: RunRecord) -> float | None:
+    """Return the bytes that devices have sent and received until the end of the last LPS round. Afterwards all devices
+    receive the final models to measure them. If the record has no bytes, return None.
+    """
+    return _bytes_until(run, run.summary.rounds) if run.summary.bytes else None
+
+
 def bytes_until_grouped(run: RunRecord) -> float | None:
     """Return the bytes until the devices were in their final groups. If devices changed their groups in training, the
     bytes are counted to the end of the last global round with such a change. Otherwise they are counted to the

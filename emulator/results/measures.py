@@ -6,7 +6,12 @@ from functools import cached_property
 from statistics import fmean
 
 from emulator.results.comparison import MEAN, Form, known
-from emulator.results.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final
+from emulator.results.device_costs import (
+    bytes_in_all,
+    bytes_of_training,
+    bytes_until_grouped,
+    bytes_until_nearly_final,
+)
 from emulator.results.fairness import jains_index, variance, worst_tenth
 from emulator.results.record import RunRecord
 from fedstrata.record.summary import Measured
@@ -111,6 +116,7 @@ COSTS: Mapping[str, Measure] = {
     "until 95 %": Measure(
         column="bytes_until_95_percent", of=bytes_until_nearly_final, form=MEGABYTES, higher_is_better=False
     ),
+    "training": Measure(column="training_bytes", of=bytes_of_training, form=MEGABYTES, higher_is_better=False),
     "in all": Measure(column="device_bytes", of=bytes_in_all, form=MEGABYTES, higher_is_better=False),
 }
 

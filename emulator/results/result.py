@@ -10,7 +10,6 @@ from emulator.console.energy import energy_line
 from emulator.console.tables import CLUSTERS_SHOWN, plain_table, traffic_table
 from emulator.console.units import decimal, grouped, human_seconds, measured
 from emulator.results.record import RunRecord
-from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
 from fedstrata.record.summary import Summary
 from fedstrata.record.timeline import PARTS, Virtual
@@ -29,7 +28,7 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
             for name, value in found.tasks.items():
                 tasks.add_row(Text(printable(name)), measured(value, metric))
             console.print(tasks)
-    console.print(traffic_table({link: summary.link(link) for link in LINKS}))
+    console.print(traffic_table(summary.traffic))
     print_timing(summary, console)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")

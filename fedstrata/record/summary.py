@@ -11,7 +11,7 @@ from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment.links import Link
+from fedstrata.experiment.links import LINKS, Link
 from fedstrata.process.json_text import json_text
 from fedstrata.record.energy import EnergySummary
 from fedstrata.record.links import Real
@@ -188,6 +188,10 @@ class Summary:
     """Bytes by link, as counted by the parents."""
     bytes_by_kind: dict[Link, dict[str, LinkBytes]]
     """Bytes by link, then by kind of call, as counted by the parents."""
+    training_bytes: LinkBytes | None = None
+    """The part of `bytes` on the link device-lps up to the end of the last LPS round: the sum of `rounds.csv`. The rest
+    sends the final models to all devices, which only measure them. `virtual.seconds` leaves it out, too.
+    """
     excluded: tuple[Exclusion, ...]
     """LPSs and devices that took no part in a round, or from some point of the run on. LPSs come first, then devices,
     both in the order of rounds.
@@ -279,6 +283,12 @@ class Summary:
     def link(self, name: Link) -> LinkBytes:
         """Return the bytes of a link in its two directions. If no bytes were counted, both numbers are 0."""
         return self.bytes.get(name, LinkBytes(up=0, down=0))
+
+    @property
+    def traffic(self) -> dict[str, LinkBytes]:
+        """The bytes of each link, and the part of device-lps that is for training, if it is known."""
+        links = {str(link): self.link(link) for link in LINKS}
+        return links if self.training_bytes is None else {**links, "device-lps, training": self.training_bytes}
 
     def document(self) -> dict[str, Any]:
         """Return the summary as a mapping for JSON."""

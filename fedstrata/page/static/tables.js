@@ -135,9 +135,12 @@
 
   function links(view) {
     const byKind = view.summary.bytes_by_kind ?? {};
+    const said = (way) => [grouped(way.down), grouped(way.up), bytes(way.down + way.up)];
+    const training = { down: d3.sum(view.rounds, (row) => row.bytes_down), up: d3.sum(view.rounds, (row) => row.bytes_up) };
     const rows = view.links.flatMap((link) => [
-      [link.name, "all", grouped(link.down), grouped(link.up), bytes(link.down + link.up)],
-      ...Object.entries(byKind[link.name] ?? {}).map(([kind, way]) => ["", kind, grouped(way.down), grouped(way.up), bytes(way.down + way.up)]),
+      [link.name, "all", ...said(link)],
+      ...(link.name === "device-lps" && view.rounds.length ? [["", "all, until the last LPS round", ...said(training)]] : []),
+      ...Object.entries(byKind[link.name] ?? {}).map(([kind, way]) => ["", kind, ...said(way)]),
     ]);
     return table("Bytes by link and kind", ["Link", "Kind", "Down, B#", "Up, B#", "Together#"], rows);
   }

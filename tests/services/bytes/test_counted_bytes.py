@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from device.agent import DeviceAgent
 from device.rounds import DeviceRounds
 from device.work import DeviceProcess
@@ -36,6 +38,19 @@ class Behind(DeviceAgent):
 
     def __init__(self, host: DeviceProcess, device_index: int) -> None:
         super().__init__(host, device_index, RoundsBehind)
+
+
+async def test_the_final_models_which_devices_only_measure_are_no_bytes_of_training(tmp_path: Path) -> None:
+    """Each LPS round asks one device, and sends it a model. Afterwards all devices receive the final model."""
+    experiment = small("method=fedavg", "training.participation=1")
+    async with Tiers(experiment, tmp_path) as tiers:
+        for index in range(experiment.device_count):
+            tiers.start_device(await tiers.host(), index)
+        record = await tiers.ended()
+    summary = summary_of(record.folder)
+    training, whole = summary["training_bytes"]["down"], summary["bytes"]["device-lps"]["down"]
+    a_model = training / experiment.training.lps_rounds
+    assert whole - training == pytest.approx(experiment.device_count * a_model, rel=0.02)
 
 
 async def model_bytes(folder: Path, of: type[DeviceAgent]) -> int:

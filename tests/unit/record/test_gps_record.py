@@ -158,6 +158,14 @@ def test_bytes_are_added_by_link_and_kept_by_kind(result: RunResult) -> None:
     }
 
 
+def test_bytes_of_training_are_those_of_the_lps_rounds(result: RunResult, tmp_path: Path) -> None:
+    """Two rounds of 1,000 bytes up and 2,000 down. The link has more: the final models, which devices only measure."""
+    written(tmp_path, result)
+    told = json.loads((tmp_path / "summary.json").read_text())
+    assert told["training_bytes"] == {"up": 2000, "down": 4000}
+    assert load_record(tmp_path).summary.traffic["device-lps, training"].total == 6000
+
+
 def test_who_was_excluded_is_told_with_stage_and_reason(result: RunResult) -> None:
     assert summary(result)["excluded"] == [{"device": IDS[4], "from": "round 3", "reason": "missed the deadline"}]
 

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from emulator.results.comparison import MEAN
-from emulator.results.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final, metric_by_round
+from emulator.results.device_costs import (
+    bytes_in_all,
+    bytes_of_training,
+    bytes_until_grouped,
+    bytes_until_nearly_final,
+    metric_by_round,
+)
 from emulator.results.measures import DEVICES, RECEIVED, Measures
 from emulator.results.record import RunRecord, load_record
 from fedstrata.record.rounds import RoundsTable
@@ -46,6 +52,14 @@ def plan(global_round: int, moved: int) -> dict[str, int]:
 def test_an_lps_counts_by_its_devices(tmp_path: Path) -> None:
     found = dict(metric_by_round(run(tmp_path)))
     assert found == {1: pytest.approx(0.28), 2: pytest.approx(0.76), 3: pytest.approx(0.66), 4: pytest.approx(0.8)}
+
+
+def test_training_ends_with_the_last_round_and_the_final_measurement_is_only_in_all(tmp_path: Path) -> None:
+    """Four global rounds of 50 bytes, after 6,000 before training. Links have 6,000 and 1,000 bytes in all."""
+    links = {"device-gps": {"up": BEFORE, "down": 0}, "device-lps": {"up": 100, "down": 900}}
+    found = run(tmp_path, bytes=links)
+    assert bytes_of_training(found) == BEFORE + 4 * ROUND
+    assert bytes_in_all(found) == BEFORE + 1000
 
 
 def test_newcomers_count_from_the_round_on_that_has_them(tmp_path: Path) -> None:

@@ -110,6 +110,19 @@ def test_check_says_what_a_method_makes_of_the_tiers(
         assert text in told, told
 
 
+@pytest.mark.parametrize(("lps_rounds", "is_said"), [(1, True), (2, False)])
+def test_check_says_why_an_lps_sends_eight_bytes_a_weight_and_what_avoids_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lps_rounds: int, is_said: bool
+) -> None:
+    path = tmp_path / "spanning.yaml"
+    path.write_text(TWO_TASKS, encoding="utf-8")
+    changes = ("method=fedavg", "topology={lps: 2}", f"training.lps_rounds_per_global_round={lps_rounds}")
+    assert cli.execute(["check", str(path), *(word for said in changes for word in ("--set", said))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("An LPS sends 8 bytes a weight to the GPS, because" in told) == is_said, told
+    assert ("training.lps_rounds_per_global_round of 2 or more" in told) == is_said
+
+
 def test_check_says_the_columns_of_a_folder_and_the_rows_of_its_devices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

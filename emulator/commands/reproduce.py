@@ -153,7 +153,8 @@ def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json:
     failure = verdict.failure
     if is_json:
         print_json({
-            "event": "verdict", "runs": verdict.complete, "seed": seed, "equal": failure is None,
+            "event": "verdict", "runs": verdict.complete, "incomplete": list(verdict.incomplete), "seed": seed,
+            "equal": failure is None,
             "replayed": [each.run.label for each in verdict.replays], "reason": str(failure) if failure else None,
         })  # fmt: skip
         return
@@ -161,7 +162,11 @@ def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json:
         found = "not confirmed" if each.faults else "equal to the bit"
         console.print(printable(f"{each.run.label}: {found}"), soft_wrap=True, markup=False)
     told = "do not follow" if verdict.faults else "follow"
+    runs = counted(verdict.complete + len(verdict.incomplete), "run")
     console.print(
-        f"the tables {told} from the records of {counted(verdict.complete, 'run')}; cells drawn with --seed {seed}",
+        f"the tables {told} from the records of {verdict.complete} of {runs}; cells drawn with --seed {seed}",
         soft_wrap=True, markup=False,
     )  # fmt: skip
+    if verdict.incomplete:
+        listed = ", ".join(f"({label})" for label in verdict.incomplete)
+        console.print(printable(f"without a completed record: {listed}"), soft_wrap=True, markup=False)

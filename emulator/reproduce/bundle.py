@@ -6,7 +6,9 @@ may use only data sets, models and methods that come with Fedstrata.
 """
 
 import lzma
+import os
 import shutil
+import stat
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,8 +25,10 @@ from emulator.sweeps.folder import SWEEP
 from fedstrata.errors import DataError
 from fedstrata.experiment.file_keys import LAST_NAMES
 from fedstrata.experiment.yaml_files import read_yaml
+from fedstrata.process.regular_files import check_regular
 
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
+NOT_IN_A_BUNDLE = {"state", "logs"}
 DEEPEST = 12  # the deepest nesting of folders
 UNREADABLE = (OSError, EOFError, ValueError, RecursionError, tarfile.TarError, zlib.error, lzma.LZMAError)
 PLAIN = (str, int, float, type(None))  # YAML also has bytes, which a check of texts would miss
@@ -46,11 +50,34 @@ def opened(path: Path) -> Iterator[Bundle]:
         DataError: the path is no bundle, or the bundle is not safe to open.
     """
     if path.is_dir():
+        _check_files(path)
         yield Bundle(folder=path, sweep=_sweep(path))
         return
     with TemporaryDirectory(prefix="fedstrata-bundle-") as place:
         folder = _unpacked(path, Path(place))
         yield Bundle(folder=folder, sweep=_sweep(folder))
+
+
+def _check_files(folder: Path) -> None:
+    """Check that a folder with a bundle has only folders and regular files, not too many and not too large. State and
+    logs of runs are not part of the bundle.
+
+    Raises:
+        DataError: there is a link, a pipe or a device, or there is too much content.
+    """
+    count = total = 0
+    for place, folders, files in os.walk(folder):
+        if Path(place).name.startswith("seed-"):
+            folders[:] = [name for name in folders if name not in NOT_IN_A_BUNDLE]
+        for path in (Path(place, name) for name in (*folders, *files)):
+            found = path.lstat()
+            if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+                raise DataError(f"{path} is a link, a pipe or a device; put the file or folder itself there")
+            count, total = count + 1, total + found.st_size
+            if count > MOST_FILES or total > MOST_BYTES:
+                raise DataError(
+                    f"{folder} has more than {MOST_FILES} files or {MOST_BYTES >> 30} GB; give a sweep's folder"
+                )
 
 
 def _sweep(folder: Path) -> Sweep:
@@ -128,6 +155,7 @@ def _unpacked(path: Path, place: Path) -> Path:
     return the subfolder instead.
     """
     try:
+        check_regular(path)
         with tarfile.open(path) as archive:
             for member in list(_checked(archive, path)):
                 _write(archive, member, place / member.name)

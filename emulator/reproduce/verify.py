@@ -1,22 +1,27 @@
 """Check a bundle. Its tables must follow from its records, and replayed runs must give bit-identical models."""
 
 import csv
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from emulator.reproduce.bundle import Bundle
+from emulator.reproduce.differences import differences, short
 from emulator.reproduce.page import WRITTEN, section
 from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
-from emulator.results.record import RunRecord
+from emulator.results.record import RunRecord, load_record
+from emulator.results.report.page import document_of, page_of
 from emulator.results.weights import wrong_models
 from emulator.sweeps.file import NAME, SweepRun
-from emulator.sweeps.folder import FolderState, completed_record, records_of, state_of
+from emulator.sweeps.folder import SWEEP, records_of, state_of
 from emulator.sweeps.page import GAINS
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
@@ -25,11 +30,10 @@ from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.tables import markdown
 from emulator.sweeps.worth import gains_csv
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
-from fedstrata.process.quoting import quoted
+from fedstrata.experiment import Experiment
+from fedstrata.record.tables import read_text
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
-# Compared in addition to the values of metrics.
-IN_TABLES = "metrics", "cluster_of_device", "newcomers", "adjusted_rand_index"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,7 @@ class Verdict:
     """Hold the result of a check: the faults in a bundle's tables and records, and the replayed runs."""
 
     complete: int
+    incomplete: tuple[str, ...]  # runs of the sweep without a completed record
     faults: tuple[str, ...]
     replays: tuple[Replay, ...]
 
@@ -66,38 +71,103 @@ def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs
     done = _completed(bundle)
     if not done:
         raise DataError(f"{bundle.folder} has no completed run, so there is nothing to verify")
-    faults = [*_wrong_records(done), *_wrong_tables(bundle)]
+    complete = {run.path for run, _ in done}
+    faults = [*_strange_runs(bundle), *_wrong_records(done), *_wrong_tables(bundle)]
     places = np.random.default_rng(seed).permutation(len(done))[:cells]
     drawn = [done[place] for place in sorted(places)]
-    return Verdict(complete=len(done), faults=tuple(faults), replays=tuple(_replayed(bundle, drawn, display, jobs)))
+    return Verdict(
+        complete=len(done),
+        incomplete=tuple(run.label for run in bundle.sweep.runs if run.path not in complete),
+        faults=tuple(faults),
+        replays=tuple(_replayed(bundle, drawn, display, jobs)),
+    )
 
 
 def _completed(bundle: Bundle) -> list[Done]:
     """Return the completed runs of a bundle. Raises DataError if a run's folder has another experiment than the
-    sweep.
+    sweep, or a damaged record.
     """
     found = []
     for run in bundle.sweep.runs:
         folder = bundle.folder / run.path
         try:
-            is_done = state_of(folder, run.experiment) is FolderState.DONE
+            state_of(folder, run.experiment)
+            record = load_record(folder) if (folder / "summary.json").exists() else None
         except FedstrataError as error:
             raise DataError(f"{run.label}: {error}") from None
-        record = completed_record(folder) if is_done else None
-        if record is not None:
+        if record is not None and record.summary.status == "completed":
             found.append((run, record))
     return found
 
 
+def _strange_runs(bundle: Bundle) -> Iterator[str]:
+    """Yield a message for each run in the bundle that is not a run of its sweep, such as one with a bad result."""
+    known = {bundle.folder / run.path for run in bundle.sweep.runs}
+    for path in sorted((bundle.folder / "runs").glob("**/seed-*/summary.json")):
+        if path.parent not in known:
+            place = path.parent.relative_to(bundle.folder)
+            yield f"{place} is not a run of {SWEEP}; add its cell and seed, or remove the folder"
+
+
 def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
-    """Yield a message for each contradiction between a run's summary and its experiment or models."""
+    """Yield a message for each contradiction between the files of a run, or between a run and its experiment."""
     for run, record in done:
-        if record.summary.experiment_sha256 != run.experiment.digest:
-            yield f"{run.label}: summary.json belongs to another experiment"
-        for name in record.summary.model_sha256:
-            if not NAME.fullmatch(name):
-                yield f"{run.label}: summary.json has a model {name!r:.80}, which cannot be the name of a cluster"
-        yield from (f"{run.label}: {said}" for said in wrong_models(record))
+        found = (*_wrong_keys(run.experiment, record), *_missing_models(record), *wrong_models(record))
+        yield from (f"{run.label}: {said}" for said in (*found, *_wrong_page(record)))
+
+
+def _wrong_keys(experiment: Experiment, record: RunRecord) -> Iterator[str]:
+    """Yield a message for each key of summary.json that contradicts the experiment."""
+    summary, tasks = record.summary, experiment.task_of_devices()
+    expected = {
+        "experiment_sha256": experiment.digest,
+        "run_id": experiment.run_id,
+        "name": experiment.name,
+        "seed": experiment.seed,
+        "method": experiment.method.name,
+        "devices": experiment.device_count,
+        "device_tasks": dict(zip(experiment.device_ids(), tasks, strict=True)) if tasks else None,
+    }
+    for key, true in expected.items():
+        if getattr(summary, key) != true:
+            yield f"{key} of summary.json is {short(getattr(summary, key))}, but the experiment gives {short(true)}"
+    for link, counted in summary.bytes.items() if summary.bytes_by_kind else ():
+        kinds = summary.bytes_by_kind.get(link, {}).values()
+        if (counted.up, counted.down) != (sum(each.up for each in kinds), sum(each.down for each in kinds)):
+            yield f"bytes of {link} in summary.json are not the sums of bytes_by_kind"
+
+
+def _missing_models(record: RunRecord) -> Iterator[str]:
+    for name in record.summary.model_sha256:
+        if not NAME.fullmatch(name):
+            yield f"summary.json has a model {name!r:.80}, which cannot be the name of a cluster"
+        elif not (record.folder / "models" / f"{name}.safetensors").exists():
+            yield f"models/{name}.safetensors is missing"
+
+
+def _wrong_page(record: RunRecord) -> Iterator[str]:
+    """Yield a message if report.html is not the page that this Fedstrata draws from the record. If the data set is not
+    on this machine, or was not on the machine that drew the page, the labels of devices are not compared.
+    """
+    path = record.folder / "report.html"
+    if not path.exists():
+        return
+    text, document = read_text(path), document_of(record)
+    own = document["parts"]["label_picture"]
+    for labels in [own, None] if own is not None else [_labels_in(text)]:
+        document["parts"]["label_picture"] = labels
+        if page_of(record, document) == text:
+            return
+    yield f"{path.name} is not the page of this record; draw it again with `fedstrata report`"
+
+
+def _labels_in(page: str) -> Any:
+    """Return the labels of devices that a page has, or None."""
+    found = re.search(r'id="document">(.*?)</script>', page)
+    try:
+        return json.loads(found[1])["parts"]["label_picture"] if found else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:
@@ -137,9 +207,12 @@ def _wrong_published(table: PublishedTable) -> Iterator[str]:
     installed Fedstrata. Values, measure, decimals and experiments are compared.
     """
     try:
-        own = find_table(table.name).with_seeds(table.sweep.seeds)
+        own = find_table(table.name)
     except ExperimentError:
         return
+    if lacking := sorted(set(own.sweep.seeds) - set(table.sweep.seeds)):
+        yield f"{TABLE}: the table of this Fedstrata also has the seeds {', '.join(map(str, lacking))}"
+    own = own.with_seeds(table.sweep.seeds)
     for place in dict.fromkeys([*own.values, *table.values]):
         if own.values.get(place) != table.values.get(place):
             yield f"{place.label}: the published value differs from this Fedstrata's table"
@@ -194,48 +267,4 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
-            yield Replay(run=run, faults=tuple(_differences(theirs, ours)))
-
-
-def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield a message for each model or measurement that differs between a record and its replay.
-
-    If the record says that it was computed with other kernels than the replay, bits cannot be compared. Then the only
-    message is about the kernels. This counts as a difference, because a forged record could name other kernels to avoid
-    the comparison. Records of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
-    """
-    said, true = set(theirs.summary.kernels), set(ours.summary.kernels)
-    is_old = not any("-" in kernel for kernel in said)
-    if said != ({kernel.partition("-")[0] for kernel in true} if is_old else true):
-        yield (
-            f"bits cannot be compared, because the record has the kernels {quoted(*sorted(said))}, but this processor "
-            f"has {quoted(*sorted(true))}; verify the bundle on a processor with the record's kernels"
-        )
-        return
-    faults = list(_different_bits(theirs, ours))
-    yield from faults
-    if faults and is_old:
-        yield "the record does not name torch's kernels, so all this is expected on a processor of another maker"
-
-
-def _different_bits(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    for what, said, true in (
-        ("model", theirs.summary.model_sha256, ours.summary.model_sha256),
-        ("model that stays on", theirs.summary.personal_sha256, ours.summary.personal_sha256),
-    ):
-        for name in sorted({*said, *true}):
-            if said.get(name) != true.get(name):
-                yield f"the {what} {name} is {_short(said.get(name))}, but {_short(true.get(name))} in the replay"
-    for name in IN_TABLES:
-        if getattr(theirs.summary, name) != getattr(ours.summary, name):
-            yield f"{name} differs from the replay"
-    for metric in ours.summary.metrics:
-        pair = theirs.summary.measured.get(metric.name), ours.summary.measured[metric.name]
-        said_values, true_values = (dict(each.all_values(metric.name)) if each else {} for each in pair)
-        for key in sorted({*said_values, *true_values}):
-            if said_values.get(key) != true_values.get(key):
-                yield f"{key} is {said_values.get(key)}, but {true_values.get(key)} in the replay"
-
-
-def _short(sha256: str | None) -> str:
-    return "none" if sha256 is None else sha256[:12]
+            yield Replay(run=run, faults=tuple(differences(theirs, ours)))

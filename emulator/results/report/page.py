@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,13 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
     """
     path = folder / "report.html"
     record = load_record(folder)
-    write_page(path, page_with(document_of(record, global_round), title=f"{record.name} · Fedstrata run"))
+    write_page(path, page_of(record, document_of(record, global_round)))
     return path
+
+
+def page_of(record: RunRecord, document: Mapping[str, Any]) -> str:
+    """Return the page about a record. `document` has the data of the page."""
+    return page_with(document, title=f"{record.name} · Fedstrata run")
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:

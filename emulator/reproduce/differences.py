@@ -1,0 +1,112 @@
+"""Compare the record of a run with the record of its replay: all values that do not depend on the machine's speed."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from emulator.results.record import RunRecord
+from fedstrata.experiment.links import LINKS, Link
+from fedstrata.process.quoting import quoted
+from fedstrata.record.tables import read_text
+
+# Keys of summary.json that are not compared key by key. `differences` compares the kernels, `_fewer_bytes` the bytes.
+MEASURED = {"wall_seconds", "real", "kernels", "bytes", "bytes_by_kind", "training_bytes"}
+ON_THE_REAL_CLOCK = {"energy"}
+MEASURED_COLUMNS = {"seconds", "bytes_up", "bytes_down"}  # of rounds.csv
+WITHOUT_A_CLOCK = {"rounds.csv", "relevance.csv"}  # tables that do not depend on times
+LEAST_BYTES = 0.95  # of the replay's bytes; polling calls make up less than the rest
+LONGEST = 80  # characters of a value in a message
+
+
+def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
+    """Yield a message for each difference between a record and its replay.
+
+    If the record says that it was computed with other kernels than the replay, bits cannot be compared. Then the only
+    message is about the kernels. This counts as a difference, because a forged record could name other kernels to avoid
+    the comparison. Records of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
+    """
+    said, true = set(theirs.summary.kernels), set(ours.summary.kernels)
+    is_old = not any("-" in kernel for kernel in said)
+    if said != ({kernel.partition("-")[0] for kernel in true} if is_old else true):
+        yield (
+            f"bits cannot be compared, because the record has the kernels {quoted(*sorted(said))}, but this processor "
+            f"has {quoted(*sorted(true))}; verify the bundle on a processor with the record's kernels"
+        )
+        return
+    faults = [*_different_keys(theirs, ours), *_fewer_bytes(theirs, ours), *_different_tables(theirs, ours)]
+    yield from faults
+    if faults and is_old:
+        yield "the record does not name torch's kernels, so all this is expected on a processor of another maker"
+
+
+def _different_keys(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
+    skipped = MEASURED | (ON_THE_REAL_CLOCK if ours.summary.real is not None else set())
+    said, true = (dict(_values(each.summary.document(), skipped)) for each in (theirs, ours))
+    for key in dict.fromkeys([*true, *said]):
+        if said.get(key) != true.get(key):
+            yield f"{key} is {short(said.get(key))}, but {short(true.get(key))} in the replay"
+
+
+def _values(document: Mapping[str, Any], skipped: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the key and the value of each entry, such as `device_accuracy.device-003`."""
+    for key, value in document.items():
+        if key in skipped:
+            continue
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", inner) for name, inner in _values(value, set()))
+        else:
+            yield key, value
+
+
+def _fewer_bytes(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
+    """Yield a message for each link that carried clearly fewer bytes than in the replay, without calls that only wait.
+    A record may have more bytes, because an interrupted run repeats calls.
+    """
+    for link in LINKS:
+        for way in ("up", "down"):
+            said, true = (_carried(each, link, way) for each in (theirs, ours))
+            if said < LEAST_BYTES * true:
+                yield f"bytes_by_kind has {said} bytes {way} on {link}, but {true} in the replay"
+    pair = [record.summary.training_bytes for record in (theirs, ours)]
+    if pair[0] is not None and pair[1] is not None and pair[0].total < LEAST_BYTES * pair[1].total:
+        yield f"training_bytes are {pair[0].total}, but {pair[1].total} in the replay"
+
+
+def _carried(record: RunRecord, link: Link, way: str) -> int:
+    kinds = record.summary.bytes_by_kind.get(link, {})
+    return sum(getattr(counted, way) for kind, counted in kinds.items() if kind != "control")
+
+
+def _different_tables(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
+    """Yield a message for each table that only one record has, and for the first different row of each other table."""
+    there, here = ({path.name for path in each.folder.glob("*.csv")} for each in (theirs, ours))
+    for name in sorted(there ^ here):
+        yield f"{name} is {'not part of the replay' if name in there else 'missing'}"
+    for name in sorted(there & here):
+        if name in WITHOUT_A_CLOCK or ours.summary.real is None:
+            yield from _different_row(theirs.folder / name, ours.folder / name)
+
+
+def _different_row(theirs: Path, ours: Path) -> Iterator[str]:
+    skipped = MEASURED_COLUMNS if theirs.name == "rounds.csv" else set[str]()
+    pairs = zip_longest(_rows(theirs), _rows(ours), fillvalue=dict[Any, Any]())
+    for number, (said, true) in enumerate(pairs, start=2):
+        for column in dict.fromkeys([*true, *said]):
+            if column not in skipped and said.get(column) != true.get(column):
+                yield (
+                    f"{theirs.name}, line {number}: {column or 'the first column'} is {short(said.get(column))}, but "
+                    f"{short(true.get(column))} in the replay"
+                )
+                return
+
+
+def _rows(path: Path) -> Iterator[dict[Any, Any]]:
+    return csv.DictReader(read_text(path).splitlines())
+
+
+def short(value: object) -> str:
+    """Return a value as text for a message."""
+    said = "none" if value is None else str(value)
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]}…"

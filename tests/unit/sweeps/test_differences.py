@@ -1,0 +1,224 @@
+"""Records that differ from their replays, and bundles that contradict themselves. No run is replayed here."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from emulator.commands import main as cli
+from emulator.reproduce.differences import differences
+from emulator.results.record import load_record
+from emulator.results.report import write_report
+from emulator.sweeps.file import load_sweep
+from emulator.sweeps.folder import SWEEP, records_of
+from emulator.sweeps.page import write_results
+from emulator.sweeps.results import SweepResults
+from tests.support.record_files import ROUNDS, relevance_rows, write_models, write_record
+from tests.support.tiny_sweeps import BASE, write_run
+
+BYTES = {"device-lps": {"update": {"up": 1000, "down": 0}, "control": {"up": 50, "down": 70}}}
+EXCLUDED = {"device": "device-001", "from": "training", "reason": "NaN"}
+MOVE = {"device": "device-000", "from": "lps-1", "to": "lps-0", "global_round": 1}
+
+
+def found(tmp_path: Path, **changes: Any) -> list[str]:
+    """The differences between a record and its replay, if the record has these changes."""
+    theirs = write_record(tmp_path / "theirs", **{"bytes_by_kind": BYTES, "kernels": {"SkylakeX-1": 5}, **changes})
+    ours = write_record(tmp_path / "ours", bytes_by_kind=BYTES, kernels={"SkylakeX-1": 5})
+    return list(differences(load_record(theirs), load_record(ours)))
+
+
+def test_times_and_waiting_calls_are_no_differences(tmp_path: Path) -> None:
+    slower = [[*row[:7], 9 * row[7], *row[8:]] for row in ROUNDS]
+    more = {"device-lps": {"update": {"up": 1100, "down": 0}, "control": {"up": 10, "down": 900}}}
+    assert found(tmp_path, rounds=slower, wall_seconds={"total": 1.0}, bytes_by_kind=more) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"excluded": [EXCLUDED]}, "excluded is ["),
+        ({"lost_state": ["device-001"]}, "lost_state is ['device-001'], but [] in the replay"),
+        ({"clusters_rule": "2"}, "clusters_rule is 2, but 2, as method.clusters says in the replay"),
+        ({"newcomers": ["device-001"]}, "newcomers is"),
+        ({"moves": [MOVE]}, "moves is"),
+        ({"adoptions": [{"cluster": "lps-0", "by": "lps-1", "from": "2"}]}, "adoptions is"),
+        ({"replanned": [{"global_round": 1, "clusters": 2, "moved": 1}]}, "replanned is"),
+        ({"reason": "because"}, "reason is because, but none"),
+        ({"personal_sha256": {"device-001": "ab"}}, "personal_sha256.device-001 is ab, but none"),
+        ({"model_sha256": {"lps-0": "12" * 32}}, "model_sha256.lps-1 is none, but 3434"),
+        ({"accuracy": {"lps-0": 0.9, "lps-1": 0.8, "mean": 0.87}}, "accuracy.mean is 0.87, but 0.86"),
+        ({"task_accuracy": {"clothes": 0.9}}, "task_accuracy.bags is none, but 0.8"),
+        ({"device_accuracy": {"device-001": 1.0}}, "device_accuracy.device-001 is 1.0, but none"),
+        ({"homes": {"lps-0": ["device-001"], "lps-1": []}}, "homes.lps-0 is"),
+        ({"bytes_by_kind": {"device-lps": {"update": {"up": 900, "down": 0}}}}, "has 900 bytes up on device-lps"),
+        ({"bytes_by_kind": {}}, "has 0 bytes up on device-lps, but 1000 in the replay"),
+    ],
+)
+def test_a_changed_key_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert any(each.startswith(said) or said in each for each in found(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("row", "place", "value", "said"),
+    [
+        (1, 6, 0.75, "rounds.csv, line 3: accuracy is 0.75, but 0.5 in the replay"),
+        (2, 5, 0.25, "rounds.csv, line 4: loss is 0.25, but 0.75 in the replay"),
+        (3, 3, 1, "rounds.csv, line 5: devices is 1, but 2 in the replay"),
+        (3, 4, 1000, "rounds.csv, line 5: num_examples is 1000, but 100 in the replay"),
+    ],
+)
+def test_a_changed_round_is_named(tmp_path: Path, row: int, place: int, value: float, said: str) -> None:
+    rounds = [list(each) for each in ROUNDS]
+    rounds[row][place] = value
+    assert found(tmp_path, rounds=rounds) == [said]
+
+
+def test_a_changed_number_of_rounds_is_named(tmp_path: Path) -> None:
+    assert found(tmp_path) == []
+    with_key("rounds", 200)(tmp_path / "theirs")
+    told = differences(load_record(tmp_path / "theirs"), load_record(tmp_path / "ours"))
+    assert list(told) == ["rounds is 200, but 2 in the replay"]
+
+
+def test_a_missing_round_and_a_changed_relevance_are_named(tmp_path: Path) -> None:
+    relevance = relevance_rows()
+    relevance[1][2] = relevance[2][1] = 0.5
+    assert found(tmp_path, rounds=ROUNDS[:-1], relevance=relevance) == [
+        "relevance.csv, line 2: device-001 is 0.5, but 0.9 in the replay",
+        "rounds.csv, line 5: global_round is none, but 2 in the replay",
+    ]
+    (tmp_path / "theirs" / "relevance.csv").unlink()
+    theirs, ours = load_record(tmp_path / "theirs"), load_record(tmp_path / "ours")
+    assert "relevance.csv is missing" in list(differences(theirs, ours))
+    assert "relevance.csv is not part of the replay" in list(differences(ours, theirs))
+
+
+# --- without a replay ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two seeds with the records of both runs, their models, reports and tables."""
+    place = tmp_path_factory.mktemp("made")
+    (place / SWEEP).write_text(yaml.safe_dump({"base": BASE, "seeds": [3, 4]}), encoding="utf-8")
+    ids = ["device-000", "device-001"]
+    for run in load_sweep(place / SWEEP).runs:
+        folder = write_run(
+            place, run, name="tiny", method="random", devices=2, device_tasks=None, task_accuracy=None,
+            clusters={"lps-0": ids}, accuracy={"lps-0": 0.9, "mean": 0.9}, run_id=run.experiment.run_id,
+            experiment_sha256=run.experiment.digest, rounds=ROUNDS[::2], model_sha256={}, bytes={},
+        )  # fmt: skip
+        write_models(folder, {"lps-0": {"w": np.float32([run.seed])}})
+    return agreeing(place)
+
+
+@pytest.fixture
+def bundle(made: Path, tmp_path: Path) -> Path:
+    """A copy of the sweep's folder, which a test may change."""
+    return shutil.copytree(made, tmp_path / "bundle")
+
+
+def agreeing(bundle: Path) -> Path:
+    """The bundle with tables and reports that agree with its records."""
+    sweep = load_sweep(bundle / SWEEP)
+    records = records_of(bundle, sweep)
+    write_results(SweepResults(sweep=sweep, records=records), bundle)
+    for record in records.values():
+        write_report(record.folder)
+    return bundle
+
+
+def verified(bundle: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = cli.execute(["verify", str(bundle), "--cells", "0", "--quiet"])
+    told = capsys.readouterr()
+    assert told.err.count("\n") <= 1
+    return code, told.out + told.err
+
+
+def with_key(key: str, value: Any) -> Callable[[Path], object]:
+    def change(run: Path) -> None:
+        path = run / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), key: value}), encoding="utf-8")
+
+    return change
+
+
+def moved_away(name: str) -> Callable[[Path], object]:
+    """A link where a file or folder of the run was."""
+
+    def change(run: Path) -> None:
+        shutil.move(run / name, run.parents[3] / "elsewhere")
+        (run / name).symlink_to(run.parents[3] / "elsewhere")
+
+    return change
+
+
+def test_an_unchanged_bundle_is_confirmed(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = verified(bundle, capsys)
+    assert (code, "the tables follow from the records of 2 of 2" in told) == (0, True), told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_key("seed", 9), "base, seed 3: seed of summary.json is 9, but the experiment gives 3"),
+        (with_key("method", "one_shot"), "method of summary.json is one_shot, but the experiment gives random"),
+        (with_key("name", "huge"), "name of summary.json is huge, but the experiment gives tiny"),
+        (with_key("run_id", "tiny-0"), "run_id of summary.json is tiny-0"),
+        (with_key("devices", 200), "devices of summary.json is 200, but the experiment gives 2"),
+        (with_key("device_tasks", {"device-000": "a"}), "device_tasks of summary.json is {'device-000': 'a'}, but"),
+        (with_key("experiment_sha256", "ab"), "experiment_sha256 of summary.json is ab"),
+        (lambda run: shutil.rmtree(run / "models"), "models/lps-0.safetensors is missing"),
+        (lambda run: (run / "models" / "lps-1.safetensors").touch(), "lps-1.safetensors is not in model_sha256"),
+        (lambda run: (run / "report.html").write_text("99.9 %"), "report.html is not the page of this record"),
+        (lambda run: (run / "summary.json").write_text("{"), "summary.json is not JSON"),
+        (lambda run: (run / "rounds.csv").unlink(), "rounds.csv is missing"),
+        (lambda run: shutil.copytree(run, run.with_name("seed-5")), "runs/base/seed-5 is not a run of sweep.yaml"),
+        (moved_away("models"), "models is a link, a pipe or a device"),
+        (moved_away("summary.json"), "summary.json is a link"),
+        (lambda run: os.mkfifo(run / "waits.csv"), "waits.csv is a link, a pipe or a device"),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_contradicts_itself_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object], said: str
+) -> None:
+    change(bundle / "runs" / "base" / "seed-3")
+    code, told = verified(bundle, capsys)
+    assert (code, said in told) == (3, True), told
+
+
+def test_a_run_folder_that_is_a_link_is_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = bundle / "runs" / "base" / "seed-3"
+    shutil.move(run, tmp_path / "elsewhere")
+    run.symlink_to(tmp_path / "elsewhere")
+    code, told = verified(bundle, capsys)
+    assert (code, "seed-3 is a link" in told) == (3, True), told
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, with_key("status", "failed")])
+def test_runs_without_a_completed_record_are_named(
+    bundle: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object]
+) -> None:
+    change(bundle / "runs" / "base" / "seed-3")
+    code, told = verified(agreeing(bundle), capsys)
+    assert code == 0
+    assert "the tables follow from the records of 1 of 2" in told
+    assert "without a completed record: (base, seed 3)" in told
+
+
+def test_bytes_are_the_sum_of_their_kinds(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = bundle / "runs" / "base" / "seed-3"
+    with_key("bytes_by_kind", BYTES)(run)
+    with_key("bytes", {"device-lps": {"up": 900, "down": 70}})(run)
+    code, told = verified(agreeing(bundle), capsys)
+    assert (code, "bytes of device-lps in summary.json are not the sums of bytes_by_kind" in told) == (3, True), told

@@ -123,7 +123,9 @@ def check(
     is_tried: Annotated[
         bool,
         typer.Option(
-            "--try", help="Try the model and the task, and check that training two steps twice gives the same bits."
+            "--try",
+            help="Try the model and the task, check that training two steps twice gives the same bits, and propose "
+            "bounds.max_update_norm.",
         ),
     ] = False,
 ) -> None:
@@ -135,10 +137,13 @@ def check(
     loaded = changes.load(experiment)
     check_experiment(loaded, Console(highlight=False))
     if is_tried:
+        from device.norms import first_norms
         from device.repeat import try_experiment
 
         try_experiment(loaded)
         print("two steps, trained twice, give the same bits")
+        if (norms := first_norms(loaded)) is not None:
+            print(norms.said(loaded))
 
 
 @app.command()

@@ -217,6 +217,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
         "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} more than an idle LPS",
+        "a refused device": _refused(experiment),
         **_privacy(experiment),
         "memory of devices": _memory_of_devices(experiment, dataset),
     }
@@ -235,6 +236,18 @@ def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:
         return said
     examples = grouped(examples_of_a_device(experiment))
     return f"{said}, if it has {examples} examples (a guess; bounds.max_examples corrects it)"
+
+
+def _refused(experiment: Experiment) -> str:
+    """Return a text that says whether one device that sends a wrong update can end the run."""
+    deadline = experiment.deadlines.lps
+    least = min(cohort_size(len(home), experiment.training.participation) for home in expected_homes(experiment))
+    if deadline.quorum(least) < least:
+        return f"does not end the run, if {100 * deadline.quorum_ratio:g} % of the devices of each LPS report"
+    said = "ends the run, so each device can end it"
+    if least == 1 or "quorum below 1" in make_method(experiment).refuses():
+        return said
+    return f"{said}; with deadlines.lps.quorum_ratio {math.floor(100 * (least - 1) / least) / 100:g} the run goes on"
 
 
 def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:

@@ -123,6 +123,31 @@ def test_check_says_why_an_lps_sends_eight_bytes_a_weight_and_what_avoids_it(
     assert ("training.lps_rounds_per_global_round of 2 or more" in told) == is_said
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ([], "ends the run, so each device can end it; with deadlines.lps.quorum_ratio 0.75 the run goes on"),
+        (["deadlines.lps.quorum_ratio=0.75"], "does not end the run, if 75 % of the devices of each LPS report"),
+        (["deadlines.lps.quorum_ratio=0.76"], "ends the run, so each device can end it; with"),
+        (["deadlines.lps={deadline_s: 9, quorum_ratio: 0.5}"], "does not end the run, if 50 %"),
+        (["deadlines.lps.deadline_s=9"], "ends the run, so each device can end it; with"),
+        (["topology={lps: 2}", "deadlines.lps.quorum_ratio=0.5"], "does not end the run, if 50 %"),
+        (["topology={lps: 2}", "deadlines.lps.quorum_ratio=0.75"], "with deadlines.lps.quorum_ratio 0.5 the run"),
+        (["training.participation=3"], "with deadlines.lps.quorum_ratio 0.66 the run goes on"),
+        (["training.participation=1"], "ends the run, so each device can end it memory of devices"),
+        (["method=scaffold"], "ends the run, so each device can end it memory of devices"),
+    ],
+)
+def test_check_says_whether_one_refused_device_ends_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], says: str
+) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(TWO_TASKS, encoding="utf-8")
+    changes = [word for said in ("method=fedavg", *overrides) for word in ("--set", said)]
+    assert cli.execute(["check", str(path), *changes]) == 0
+    assert says in " ".join(capsys.readouterr().out.split()).partition("a refused device ")[2]
+
+
 def test_check_says_the_columns_of_a_folder_and_the_rows_of_its_devices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

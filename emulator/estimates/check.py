@@ -12,6 +12,7 @@ from emulator.console.tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
 from emulator.estimates.sizing import are_examples_guessed, device_memory, examples_of_a_device, lps_memory
+from emulator.results.labels import drift_said
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
@@ -29,8 +30,8 @@ from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 MOST_SAID = 8  # names in one line
 EXACT_SAID = (
     f"An LPS sends {ELEMENT_BYTES['exact']} bytes a weight to the GPS, because devices of a cluster at different LPSs "
-    "are averaged exactly. With training.lps_rounds_per_global_round of 2 or more it sends means, with "
-    f"{ELEMENT_BYTES['float32']} bytes."
+    "are averaged exactly. With training.lps_rounds_per_global_round of 2 or more it sends means, "
+    "encoded as links.lps-gps.up says."
 )
 
 
@@ -209,6 +210,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         **_roles(experiment, dataset),
+        **_label_shares(experiment, dataset),
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         **_frozen(experiment, model),
@@ -225,6 +227,14 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), Text(value))
     return table
+
+
+def _label_shares(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
+    """Return the name and the text of the table's row about label shares: how far devices are from the shares that the
+    partition gives them. Without such shares, return an empty mapping.
+    """
+    said = "" if dataset is None else drift_said(experiment, dataset)
+    return {"label shares": said} if said else {}
 
 
 def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:

@@ -6,22 +6,26 @@ executed. Data are not downloaded, and are searched only in the usual folders.
 """
 
 from functools import lru_cache
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.console.units import counted
 from emulator.results.record import RunRecord
 from fedstrata.datasets import Dataset, dataset_info, load_dataset
 from fedstrata.datasets.loading import BUILT_IN
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import DataSettings, Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.partitions import device_data
+from fedstrata.partitions import device_data, label_drift
 
 Counts = NDArray[np.int64]
 MOST_ROWS = 200  # with more devices, a row is a cluster, not a device
 MOST_DEVICES = 10_000
+SHOWN = 0.01  # smaller distances from label shares are not shown
+LEFTOVERS = 0.2  # a device that is so much farther from its label shares than the median device has what others left
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
@@ -50,6 +54,7 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
     if not rows:
         return None
     return {
+        "said": drift_said(experiment, _data_set(experiment)),
         "labels": counts.shape[1],
         "rows": [{"name": name, "cluster": cluster, "counts": row.tolist()} for name, cluster, row in rows],
     }
@@ -62,17 +67,35 @@ def label_counts(experiment: Experiment) -> Counts | None:
     Raises:
         FedstrataError: the data is not in a usual folder, or does not fit the partition.
     """
-    data = experiment.data.drawn(experiment.seed)
-    if data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:
+    if experiment.data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:
         return None
-    dataset = _loaded(data.model_copy(update={"folder": None, "download": False}))
-    classes = dataset_info(data).num_classes
+    dataset, classes = _data_set(experiment), dataset_info(experiment.data).num_classes
     return np.stack(
         [
             np.bincount(device_data(experiment, dataset, index).train.labels, minlength=classes)
             for index in range(experiment.device_count)
         ]
     )
+
+
+def drift_said(experiment: Experiment, dataset: Dataset) -> str:
+    """Return a text about how far devices are from the label shares that the partition gives them. If all have
+    them, or if it gives none, return an empty text.
+    """
+    drift = label_drift(experiment, dataset)
+    if max(drift, default=0.0) < SHOWN:
+        return ""
+    typical, last = median(drift), fmean(drift[-max(1, len(drift) // 10) :])
+    said = f"{typical:.2f} from the wanted ones for the median device (total variation), {last:.2f} for the last tenth"
+    far = [name for name, each in zip(experiment.device_ids(), drift, strict=True) if each > typical + LEFTOVERS]
+    if not far:
+        return said
+    return f"{said}; from {far[0]} on, {counted(len(far), 'device')} got what others left: lower examples_per_device"
+
+
+def _data_set(experiment: Experiment) -> Dataset:
+    data = experiment.data.drawn(experiment.seed)
+    return _loaded(data.model_copy(update={"folder": None, "download": False}))
 
 
 @lru_cache(maxsize=1)

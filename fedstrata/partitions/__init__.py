@@ -9,6 +9,7 @@ from fedstrata.partitions.owned import (
     device_data,
     example_counts,
     held_out_counts,
+    label_drift,
     public_data,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "device_data",
     "example_counts",
     "held_out_counts",
+    "label_drift",
     "public_data",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedstrata.partitions.shifts import Shift
-from fedstrata.partitions.stock import Indices, no_indices
+from fedstrata.partitions.stock import Drift, Indices, no_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,4 +17,5 @@ class Assignment:
     test: Sequence[Indices]
     tests_on_training_data: bool = False  # whether `test` has indices into the training data
     shifts: Sequence[Shift] | None = None  # one per device; None if no device's examples are changed
+    drift: Drift = ()  # by device, the distance of its label shares from those drawn for it; empty if none are drawn
     public: Indices = field(default_factory=no_indices)  # public examples, in the part that `public.source` names

@@ -12,6 +12,7 @@ from fedstrata.partitions.stock import (
     TRAIN_ORDER,
     Stock,
     drawn,
+    drift,
     kinds_of,
     tests_like,
 )
@@ -23,17 +24,19 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
     Source: T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
     Visual Classification, 2019, with a uniform prior over labels. The paper's α is `concentration` times the number of
     labels. Devices draw in index order, without replacement. If no example of a label is left, its share is given to
-    the device's remaining labels, in proportion.
+    the device's remaining labels, in proportion. If devices take nearly all the data, the last devices get the labels
+    that others leave (`Assignment.drift`).
     """
     check_total(partition, len(dataset.train))
     kinds = kinds_of(dataset, partition.by)
     stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
-    train = []
+    train, wanted = [], []
     for device_index in range(partition.devices):
         rng = np.random.default_rng([seed, LABEL_SHARES, device_index])
         shares = rng.dirichlet(np.full(kinds.count, partition.concentration))
+        wanted.append(shares)
         train.append(stock.take(drawn(rng, partition.examples_per_device, shares, stock.left)))
-    return Assignment(train=train, test=tests_like(train, kinds, seed))
+    return Assignment(train=train, test=tests_like(train, kinds, seed), drift=drift(train, wanted, kinds))
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:

@@ -20,8 +20,10 @@ from fedstrata.partitions.stock import (
     TRAIN_ORDER,
     Counts,
     Indices,
+    Shares,
     Stock,
     drawn,
+    drift,
     kinds_of,
     level,
     tests_like,
@@ -36,13 +38,18 @@ def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignme
     kinds = kinds_of(dataset, partition.by)
     stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
     train: list[Indices] = []
+    wanted: list[Shares] = []
     shifts: list[Shift] = []
     for index, group in enumerate(partition.groups):
         where = f"partition.groups.{index}"
         shifts += [shift_of(group, dataset.info, seed=seed, where=where)] * group.devices
         for labels in _labels_of_devices(group, kinds.count, [seed, index, len(train)], where):
-            train.append(stock.take(_taken(group, labels, stock.left, [seed, index, len(train)], where)))
-    return Assignment(train=train, test=tests_like(train, kinds, seed), shifts=shifts)
+            counts, shares = _taken(group, labels, stock.left, [seed, index, len(train)], where)
+            train.append(stock.take(counts))
+            wanted.append(shares)
+    return Assignment(
+        train=train, test=tests_like(train, kinds, seed), shifts=shifts, drift=drift(train, wanted, kinds)
+    )
 
 
 def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:
@@ -80,9 +87,9 @@ def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
     return labels
 
 
-def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> Counts:
-    """Return how many of the remaining examples of each label a device takes. `place` has the numbers that determine
-    the random draw: seed, group and device.
+def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> tuple[Counts, Shares]:
+    """Return how many of the remaining examples of each label a device takes, and the shares of labels that it wants.
+    `place` has the numbers that determine the random draw: seed, group and device.
     """
     seed, group_index, device = place
     available = np.zeros_like(left)
@@ -93,13 +100,14 @@ def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where:
             f"device {device} of group {group.name} needs {total} examples of labels {sorted(labels.tolist())}, but "
             f"the training data has {available.sum()} left; lower {where}.examples_per_device"
         )
+    shares = np.zeros(len(left))
     if group.concentration is None:
-        return level(total, available)
+        shares[labels] = 1 / len(labels)
+        return level(total, available), shares
     own = np.random.default_rng([seed, LABEL_SHARES, device])
     law = np.random.default_rng([seed, GROUP_SHARES, group_index]) if group.same_shares else own
-    shares = np.zeros(len(left))
     shares[np.sort(labels)] = law.dirichlet(np.full(len(labels), group.concentration))
-    return drawn(own, total, shares, available)
+    return drawn(own, total, shares, available), shares
 
 
 def _size(group: Group, rng: np.random.Generator) -> int:

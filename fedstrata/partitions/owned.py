@@ -6,6 +6,7 @@ as the data set is in memory. Only the inputs of the requested device are copied
 example.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -121,6 +122,14 @@ def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
 def held_out_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
     """Return the number of test examples of each device. Raises the errors of `device_data`."""
     return [len(examples) for examples in _assignment(experiment, dataset).test]
+
+
+def label_drift(experiment: Experiment, dataset: Dataset) -> Sequence[float]:
+    """Return the total variation distance between the label shares that each device has and those that it should have
+    by the partition. If the partition gives devices no label shares, return an empty sequence. Raises the errors of
+    `device_data`.
+    """
+    return _assignment(experiment, dataset).drift
 
 
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:

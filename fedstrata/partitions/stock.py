@@ -1,5 +1,6 @@
 """Tools for all kinds of partition: examples in piles by label, and ways to divide a number into parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 from fedstrata.datasets import Dataset
 
 Indices = NDArray[np.int64]
+Shares = NDArray[np.float64]  # probability of each label, shape (num_classes,)
+Drift = tuple[float, ...]
 Counts = NDArray[np.int64]  # number of examples of each label, shape (num_classes,)
 
 # Purposes of random draws. A draw's address is [seed, purpose, index of a label, device, group or permutation].
@@ -99,6 +102,16 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
             weights = more.astype(np.float64)
         counts += np.minimum(rng.multinomial(missing, weights / weights.sum()), more)
     return counts
+
+
+def drift(train: Sequence[Indices], wanted: Sequence[Shares], kinds: Kinds) -> Drift:
+    """Return, for each device, the total variation distance between its label shares and those that were drawn for it,
+    `wanted`. The distance is 0 if both are equal, and 1 if they have no label in common.
+
+    Chance alone makes the distance small but not 0. If the labels that a device wants have run out, it is large.
+    """
+    found = (np.bincount(kinds.train[indices], minlength=kinds.count) / len(indices) for indices in train)
+    return tuple(float(np.abs(own - drawn).sum()) / 2 for own, drawn in zip(found, wanted, strict=True))
 
 
 def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:

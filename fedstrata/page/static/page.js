@@ -125,7 +125,8 @@
 
   function labelsSaid(view) {
     if (!view.labelPicture) return "";
-    return "Training examples, worked out on this machine from the experiment: devices tell nobody their labels. The darker, the larger a label's share.";
+    const drift = view.labelPicture.said ? ` Label shares: ${view.labelPicture.said}.` : "";
+    return `Training examples, worked out on this machine from the experiment: devices tell nobody their labels. The darker, the larger a label's share.${drift}`;
   }
 
   function relevanceSaid(view) {

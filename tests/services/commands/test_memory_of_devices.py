@@ -19,7 +19,7 @@ def test_a_process_takes_no_more_than_is_estimated_and_no_less_than_two_thirds(
 ) -> None:
     experiment = parse_experiment(f"""
 name: memory
-data: {{name: "tests.unit.runs.test_sizing:{data}", input_shape: [1, 28, 28], num_classes: 10}}
+data: {{name: "tests.support.owned_data:{data}", input_shape: [1, 28, 28], num_classes: 10}}
 partition: {{kind: natural, by: owner, devices: {devices}}}
 model: {{name: {model}}}
 method: {method}

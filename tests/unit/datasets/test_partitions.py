@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.partitions import check_partition, device_data
+from fedstrata.partitions import check_partition, device_data, label_drift
 from tests.support.splits import (
     all_devices,
     experiment,
@@ -168,6 +168,29 @@ def test_label_shares_are_those_of_the_devices_own_dirichlet_draw() -> None:
     for index, device in enumerate(all_devices(plan, dataset)):
         shares = np.random.default_rng([plan.seed, 103, index]).dirichlet([0.5] * 4)
         assert np.abs(label_counts(device.train, 4) / 3000 - shares).max() < 0.04  # 4 standard deviations
+
+
+@pytest.mark.parametrize(("number", "last"), [(60, 0.06), (300, 0.05), (600, 0.60)])
+def test_the_distance_of_label_shares_from_the_drawn_ones_shows_devices_that_get_leftovers(
+    number: int, last: float
+) -> None:
+    """100 devices and 6,000 examples of each of ten labels. With 600 examples a device, all are taken."""
+    plan, dataset = experiment(dirichlet(100, number, 0.1)), numbered([6000] * 10, [10] * 10)
+    drift = label_drift(plan, dataset)
+    for index in (0, 50, 95):
+        shares = np.random.default_rng([plan.seed, 103, index]).dirichlet([0.1] * 10)
+        own = label_counts(device_data(plan, dataset, index).train, 10) / number
+        assert drift[index] == pytest.approx(np.abs(own - shares).sum() / 2)
+    assert np.mean(drift[-10:]) == pytest.approx(last, abs=0.1)
+    assert np.median(drift) < 0.1
+
+
+def test_a_group_whose_labels_run_out_is_far_from_the_shares_that_it_should_have() -> None:
+    """The second device wants half of its ten examples with label 0, and two of these are left."""
+    groups = [{"name": "a", "devices": 2, "examples_per_device": 10, "labels": [0, 1]}]
+    plan = experiment({"kind": "groups", "groups": groups})
+    assert label_drift(plan, numbered([7, 20], [1, 1])) == pytest.approx((0.0, 0.3))
+    assert label_drift(experiment(iid(2, 10)), numbered([10, 10], [1, 1])) == ()
 
 
 def test_a_small_concentration_gives_devices_of_one_label() -> None:

@@ -7,8 +7,10 @@ import pytest
 
 from emulator.commands import main as cli
 from emulator.estimates.check import ModelSize, cluster_count, payloads_of, question_bytes, round_bytes
-from fedstrata.experiment_file import parse_experiment
+from fedstrata.datasets import load_dataset
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.methods import Moment, make_method
+from fedstrata.partitions import label_drift
 from tests.support.two_tasks import TWO_TASKS
 
 SIZE = ModelSize(
@@ -162,6 +164,22 @@ def test_check_says_the_columns_of_a_folder_and_the_rows_of_its_devices(
     assert cli.execute(["check", str(path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "input heat, load target price rows to train on mill 3, quarry 2 method" in told
+
+
+@pytest.mark.parametrize(("number", "has_leftovers"), [(20, False), (89, True)])
+def test_check_says_how_far_devices_are_from_their_drawn_label_shares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, has_leftovers: bool
+) -> None:
+    """digits has 1,437 training examples. 16 devices with 89 take 1,424 of them."""
+    path = tmp_path / "dirichlet.yaml"
+    partition = f"{{kind: dirichlet, devices: 16, examples_per_device: {number}, concentration: 0.1}}"
+    path.write_text(f"name: a\nmethod: fedavg\npartition: {partition}\n")
+    assert cli.execute(["check", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    experiment = load_experiment(path)
+    drift = label_drift(experiment, load_dataset(experiment.data, 0))
+    assert f"{drift[-1]:.2f} for the last tenth" in told
+    assert ("got what others left: lower examples_per_device" in told) == has_leftovers
 
 
 # 50 examples of 10 ms are 0.5 s; 1,210 float32 at 100 kbit/s are 0.3872 s, down and up; twice 10 ms: 1.2944 s together

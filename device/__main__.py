@@ -137,7 +137,10 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     names = [Name("device", ids[index]) for index in indexes]
     security = security_of(options, *names)
     metrics = ProcessMetrics("device")
+    security.measured_by(metrics)
     folder = Path(options.state) if options.state else None
+    if folder is not None:
+        metrics.state(folder)
     state = {"ready": False}
     names = options.http_names.split(",")
     with StatusServer(options.http, metrics.registry, lambda: state["ready"], names=names) as status:

@@ -79,6 +79,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     log = EventLog("gps")
     state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)
+    metrics.state(state)
+    security.measured_by(metrics)
     backend = make_backend(options.lps_backend, log)
     run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, security=security)
     uploads = upload_wait(experiment, run.largest_payload_bytes)

@@ -82,6 +82,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
+    metrics.state(state)
+    security.measured_by(metrics)
     agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, security=security)
     uploads = upload_wait(experiment, agent.model_bytes)
     server = RpcServer(

@@ -3,9 +3,12 @@
 Bytes are counted when messages are serialised and parsed (`fedstrata.rpc.counting`). They are never estimated.
 """
 
+import math
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 from prometheus_client import Counter as PrometheusCounter
@@ -125,6 +128,19 @@ class ProcessMetrics:
 
         self._run = _RunMetrics(self.registry if tier == "gps" else None)
 
+    def certificate(self, end: Callable[[], float]) -> None:
+        """Show when the certificate of this process ends. At each scrape, `end` returns this time, in seconds since
+        1970.
+        """
+        about = "Unix time at which the certificate of this process ends."
+        Gauge("fedstrata_certificate_end_timestamp_seconds", about, registry=self.registry).set_function(end)
+
+    def state(self, folder: Path) -> None:
+        """Show how much of the file system of the state folder is free."""
+        about = "Free share of the file system that has the state of this process."
+        gauge = Gauge("fedstrata_state_free_ratio", about, registry=self.registry)
+        gauge.set_function(lambda: _free_ratio(folder))
+
     def run(self, run_id: str, *, experiment: str, method: str, global_rounds: int) -> None:
         """Set the metrics of the run: id, experiment, method and number of global rounds. Only the GPS calls this."""
         self._run.info.labels(run_id, experiment, method).set(1)
@@ -183,6 +199,15 @@ class ProcessMetrics:
                 self._measured[name].labels(lps_id).set(value)
         if (loss := measured["loss"]) is not None:
             self._loss.labels(lps_id).set(loss)
+
+
+def _free_ratio(folder: Path) -> float:
+    """Return the free share of a folder's file system, or not a number if the folder cannot be read."""
+    try:
+        found = shutil.disk_usage(folder)
+    except OSError:
+        return math.nan
+    return found.free / found.total
 
 
 class _RunMetrics:

@@ -321,6 +321,13 @@ class TlsFiles:
             return f"expired on {until:%Y-%m-%d %H:%M:%S} UTC"
         return None if is_vouched_for else "comes from an authority that is no longer trusted"
 
+    def end_s(self) -> float:
+        """Return when the certificate ends, in seconds since 1970."""
+        from fedstrata.trust.certificates import standing
+
+        until, _ = standing(self.cert, self.ca)
+        return until.timestamp()
+
     def is_shown_as(self, other: "TlsFiles") -> bool:
         """Return whether these files and the other files have the same certificate, key and authorities."""
         return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from fedstrata.errors import CertificateError
+from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.channel import Options, SecureChannel
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import LOOK_S, TlsFiles
@@ -43,6 +44,10 @@ class Security(ABC):
         calls the guard allows. Without TLS, the list is empty.
         """
 
+    @abstractmethod
+    def measured_by(self, metrics: ProcessMetrics) -> None:
+        """Let the metrics of the process show when its certificate ends, if it has a certificate."""
+
     async def why_refused(self, address: str, parent: Name) -> str | None:
         """Return why calls to a parent can never succeed. If calls may succeed later, return None."""
         return await why_refused(address, self.tls, parent)
@@ -63,6 +68,9 @@ class OpenSecurity(Security):
 
     def channel(self, address: str, parent: Name, options: Options = ()) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(address, options=options)
+
+    def measured_by(self, metrics: ProcessMetrics) -> None:
+        """Do nothing, because there is no certificate."""
 
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         return server.add_insecure_port(address)
@@ -85,6 +93,9 @@ class TlsSecurity(Security):
         tls.require(*me)
         self.tls = tls
         self._outdated = Outdated()
+
+    def measured_by(self, metrics: ProcessMetrics) -> None:
+        metrics.certificate(lambda: self.tls.newest().end_s())
 
     def channel(self, address: str, parent: Name, options: Options = ()) -> grpc.aio.Channel:
         return SecureChannel(address, self.tls, parent, options)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
@@ -42,7 +43,7 @@ RELEASE = 'namespace="$namespace",app_kubernetes_io_instance="$release"'
 # An alert in the template: its name, its query for Go's printf, how long the query must hold, and its summary.
 RULE = re.compile(
     r'- alert: (?P<name>\w+)\n\s+expr: \{\{ printf "(?P<query>.+)" \$of(?P<numbers>.*?) \| quote \}\}\n'
-    r"(?:\s+for: (?P<holds>\w+)\n)?(?:.*\n){2}\s+summary: (?P<summary>.+)\n"
+    r"(?:\s+for: (?P<holds>\w+)\n)?\s+labels: \{severity: (?P<severity>\w+)\}\n.*\n\s+summary: (?P<summary>.+)\n"
 )
 
 
@@ -57,8 +58,8 @@ def page() -> str:
         + table(["label", "values"], [[code(name), text] for name, text in LABELS.items()])
         + "\n## Alerts\n\n`prometheusRule.enabled` of the chart switches alerts on.\n"
         + "The [runbook](../runbook.md) says what to do.\n"
-        + "Each expression also has the namespace and the release. RELEASE, WHO and TIER stand for names.\n"
-        + table(["alert", "summary", "expression", "for"], alerts())
+        + "Each expression also has the namespace and the release. RELEASE, WHO, TIER and POD stand for names.\n"
+        + table(["alert", "severity", "summary", "expression", "for"], alerts())
         + "\n## The dashboard\n\n`dashboard.enabled` of the chart brings the dashboard to Grafana.\n"
         + "Each query also has the namespace and the release.\n"
         + table(["panel", "query", "meaning"], panels())
@@ -78,6 +79,8 @@ def exposed() -> list[Metric]:
     metrics.run("digits-1", experiment="digits", method="one_shot", global_rounds=8)
     metrics.phase("training")
     metrics.waits({"device-000": 7.0}, 1)
+    metrics.certificate(lambda: 0.0)
+    metrics.state(Path("/"))
     return [metric for metric in metrics.registry.collect() if metric.name.startswith("fedstrata_")]
 
 
@@ -95,7 +98,9 @@ def alerts() -> list[list[str]]:
         query = rule["query"].replace('\\"', '"').replace("{%s,", "{").replace("{%s}", "")
         for value in re.findall(r"\$rule\.(\w+)", rule["numbers"]):
             query = query.replace("%d", f"prometheusRule.{value}", 1)
-        found.append([code(rule["name"]), cell(_summary(rule["summary"])), code(query), rule["holds"] or ""])
+        found.append(
+            [code(rule["name"]), rule["severity"], cell(_summary(rule["summary"])), code(query), rule["holds"] or ""]
+        )
     return found
 
 

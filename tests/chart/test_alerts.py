@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.charts import CHART, one, render, values_of
+from tests.support.charts import CHART, ROOT, one, render, values_of
 
 HERE = Path(__file__).parent
 PROMTOOL = shutil.which("promtool")
 OF = 'namespace="lab",app_kubernetes_io_instance="demo"'
 ALERTS = (
     "FedstrataGpsAbsent", "FedstrataRunStalled", "FedstrataWaits", "FedstrataRunFailed", "FedstrataUpdatesRejected",
+    "FedstrataVolumeFull", "FedstrataCertificateExpires", "FedstrataRestarts",
 )  # fmt: skip
 
 
@@ -44,7 +45,28 @@ def run(phase: str, progress: str, **others: str) -> dict[str, str]:
 
 
 EACH_MINUTE = "0+60x240"
+DAY_S = 86400
+IN_A_WEEK, IN_A_MONTH = (f"{days * DAY_S}x240" for days in (7, 30))  # promtool's time begins at 0
+OF_LPS = 'pod="lps-0"'
+CRITICAL = {"FedstrataGpsAbsent", "FedstrataRunFailed", "FedstrataVolumeFull"}
 WELL = {
+    "a certificate that ends in a month and a volume that is half full": Story(
+        series=run("training", EACH_MINUTE, **{
+            f"fedstrata_certificate_end_timestamp_seconds{{OF,{OF_LPS}}}": IN_A_MONTH,
+            f"fedstrata_state_free_ratio{{OF,{OF_LPS}}}": "0.5x240",
+        }),
+        minute=60,
+    ),
+    "a volume that is full for a moment": Story(
+        series=run("training", EACH_MINUTE, **{f"fedstrata_state_free_ratio{{OF,{OF_LPS}}}": "0.5x30 0.05x2 0.5x90"}),
+        minute=34,
+    ),
+    "a pod that is replaced twice": Story(
+        series=run("training", EACH_MINUTE, **{
+            f"process_start_time_seconds{{OF,{OF_LPS}}}": "0x10 600x10 1200x40",
+        }),
+        minute=25,
+    ),
     "devices enrol for two hours and no round is open": Story(series=run("enrolment", EACH_MINUTE), minute=120),
     "a GPS that was restarted after the end of its run": Story(series=run("completed", "0x240"), minute=200),
     "boards that take 50 minutes a round": Story(
@@ -75,6 +97,26 @@ SICK = {
     "a device that is gone": Story(
         series=run("training", EACH_MINUTE, **{'fedstrata_waits_seconds{OF,who="device-003"}': EACH_MINUTE}),
         minute=13, fires={"FedstrataWaits": {"who": "device-003"}},
+    ),
+    "a certificate that ends in a week": Story(
+        series=run("training", EACH_MINUTE, **{
+            f"fedstrata_certificate_end_timestamp_seconds{{OF,{OF_LPS}}}": IN_A_WEEK,
+            'fedstrata_certificate_end_timestamp_seconds{OF,pod="gps-0"}': IN_A_MONTH,
+        }),
+        minute=7, fires={"FedstrataCertificateExpires": {"pod": "lps-0"}},
+    ),
+    "a volume with a twentieth left": Story(
+        series=run("training", EACH_MINUTE, **{
+            f"fedstrata_state_free_ratio{{OF,{OF_LPS}}}": "0.5x10 0.05x100",
+            'fedstrata_state_free_ratio{OF,pod="gps-0"}': "0.5x240",
+        }),
+        minute=20, fires={"FedstrataVolumeFull": {"pod": "lps-0"}},
+    ),
+    "a process that is started again and again": Story(
+        series=run("training", EACH_MINUTE, **{
+            f"process_start_time_seconds{{OF,{OF_LPS}}}": "0x5 300x5 600x5 900x40",
+        }),
+        minute=20, fires={"FedstrataRestarts": {"pod": "lps-0"}},
     ),
     "a run that failed": Story(series=run("failed", "0x240"), minute=90, fires={"FedstrataRunFailed": {}}),
     "updates that are refused": Story(
@@ -137,7 +179,10 @@ def judged(
             "eval_time": time,
             "alertname": name,
             "exp_alerts": [
-                {"exp_labels": {"severity": "warning", **labels}, "exp_annotations": _filled(annotations[name], labels)}
+                {
+                    "exp_labels": {"severity": "critical" if name in CRITICAL else "warning", **labels},
+                    "exp_annotations": _filled(annotations[name], labels),
+                }
                 for alert, labels in firing
                 if alert == name
             ],
@@ -156,7 +201,7 @@ def judged(
 
 def _filled(annotations: dict[str, str], labels: dict[str, str]) -> dict[str, str]:
     """Annotations with the labels in their places."""
-    for name in ("who", "tier"):
+    for name in ("who", "tier", "pod"):
         mark = f"{{{{ $labels.{name} }}}}"
         annotations = {key: text.replace(mark, labels.get(name, "")) for key, text in annotations.items()}
     return annotations
@@ -193,3 +238,21 @@ def test_promtool_would_say_so_if_an_alert_were_missing(rules: list[dict[str, An
     story = WELL["boards that take 50 minutes a round"]
     wrong = Story(series=story.series, minute=story.minute, fires={"FedstrataRunStalled": {}})
     assert judged_story(wrong, rules, tmp_path).returncode != 0
+
+
+def test_every_alert_names_its_section_of_the_runbook(rules: list[dict[str, Any]]) -> None:
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    alerts = [rule for group in rules for rule in group["rules"] if "alert" in rule]
+    assert {rule["alert"] for rule in alerts} == {*ALERTS}
+    assert [rule["annotations"]["runbook_url"] for rule in alerts] == [
+        f"docs/runbook.md#{rule['alert'].lower()}" for rule in alerts
+    ]
+    assert all(f"## {rule['alert']}\n" in runbook for rule in alerts)
+
+
+def test_the_address_of_the_runbook_is_a_value() -> None:
+    values = values_of(CHART / "ci" / "monitored.yaml")
+    values["prometheusRule"]["runbookUrl"] = "https://wiki.example/runbook"
+    groups = one(render(values), "PrometheusRule", "demo-fedstrata")["spec"]["groups"]
+    (gone,) = (rule for group in groups for rule in group["rules"] if rule.get("alert") == "FedstrataGpsAbsent")
+    assert gone["annotations"]["runbook_url"] == "https://wiki.example/runbook#fedstratagpsabsent"

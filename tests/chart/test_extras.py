@@ -101,7 +101,7 @@ def test_memory_grows_with_the_devices_of_a_pod_unless_resources_say_how_much() 
     assert memory({"resources": {"requests": {"memory": "1Gi"}}}) == ("1Gi", None)
     assert memory({"resources": {"limits": {"memory": "1Gi"}}}) == ("426Mi", "1Gi")
     lps = pod({"lps": {"memoryMi": {"pod": 100}}, "device": {"devicesPerPod": 5}}, "lps")["containers"][0]["resources"]
-    assert lps == {"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"memory": "1024Mi"}}
+    assert (lps["requests"]["memory"], lps["limits"]["memory"]) == ("100Mi", "1024Mi")
 
 
 # --- own code ---------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_code_in_an_image_is_copied_before_the_service_starts() -> None:
     copy = spec["initContainers"][0]
     assert copy["image"] == "registry.example/mine:1"
     assert copy["command"] == ["cp", "-R", "/src/.", "/own-code"]
-    assert {"name": "code", "emptyDir": {}} in spec["volumes"]
+    assert {"name": "code", "emptyDir": {"sizeLimit": "16Gi"}} in spec["volumes"]
     assert copy["securityContext"] == spec["containers"][0]["securityContext"]
 
 

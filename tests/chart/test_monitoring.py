@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from fedstrata.process.metrics import ProcessMetrics
 from tests.support.charts import CHART, Object, one, render, values_of, workload
 
-DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id", "phase", "who"}
+DESIGNED = {"link", "direction", "kind", "end", "tier", "outcome", "state", "lps_id", "phase", "who", "pod"}
 TARGET = {"namespace", "app_kubernetes_io_instance"}  # the PodMonitor's target labels
 
 
@@ -28,6 +28,8 @@ def queries(objects: list[Object]) -> list[str]:
 def test_every_query_asks_for_metrics_and_labels_that_exist(objects: list[Object]) -> None:
     metrics = ProcessMetrics("gps")
     metrics.evaluated("lps-0", {"accuracy": "accuracy_ratio"}, {"loss": 1, "accuracy": 1})
+    metrics.certificate(lambda: 0.0)
+    metrics.state(CHART)
     exposed = generate_latest(metrics.registry).decode()
     families = {line.split()[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
     known = families | {f"{name}_{end}" for name in families for end in ("sum", "count", "bucket", "total")}

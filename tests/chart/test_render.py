@@ -217,7 +217,7 @@ def test_state_is_on_a_claim_or_in_the_pod_and_never_both(tier: str, is_kept: bo
     spec = workload(render(values), tier)
     pod = spec["template"]["spec"]
     assert {"name": "state", "mountPath": "/state"} in pod["containers"][0]["volumeMounts"]
-    assert ({"name": "state", "emptyDir": {}} in pod["volumes"]) is not is_kept
+    assert ({"name": "state", "emptyDir": {"sizeLimit": "16Gi"}} in pod["volumes"]) is not is_kept
     assert [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])] == ["state"] * is_kept
     assert "--state=/state" in pod["containers"][0]["args"]
 

@@ -54,6 +54,23 @@ def test_every_container_requests_and_is_limited(values: dict[str, Any]) -> None
         resources = spec["containers"][0]["resources"]
         assert {"cpu", "memory"} <= set(resources["requests"]), component
         assert "memory" in resources["limits"], component
+        assert all("ephemeral-storage" in amounts for amounts in resources.values()), component
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_every_folder_on_the_disk_of_a_node_has_a_size(values: dict[str, Any]) -> None:
+    for component, spec, _ in pods(render(values)):
+        folders = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume}
+        assert folders
+        assert all(folder["sizeLimit"] for folder in folders.values()), (component, folders)
+
+
+def test_what_pods_may_write_to_a_nodes_disk_are_values() -> None:
+    sizes = {"tmp": "1Gi", "state": "2Gi", "data": "3Gi"}
+    spec = pod_of(render({"nodeDisk": sizes, "code": {"image": "registry.example/mine:1"}}), "device")
+    assert {volume["name"]: volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume} == {
+        "tmp": {"sizeLimit": "1Gi"}, "state": {"sizeLimit": "2Gi"}, "code": {"sizeLimit": "3Gi"}
+    }  # fmt: skip
 
 
 def test_no_container_lacks_what_a_quota_of_the_namespace_counts() -> None:
@@ -63,7 +80,8 @@ def test_no_container_lacks_what_a_quota_of_the_namespace_counts() -> None:
     for component, spec, _ in pods(render(values)):
         for container in [*spec.get("initContainers", []), *spec["containers"]]:
             resources = container["resources"]
-            assert {"cpu", "memory"} <= {*resources["requests"]} & {*resources["limits"]}, component
+            counted = {*resources["requests"]} & {*resources["limits"]}
+            assert {"cpu", "memory", "ephemeral-storage"} <= counted, component
 
 
 @pytest.mark.parametrize("values", CASES)

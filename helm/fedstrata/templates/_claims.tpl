@@ -60,6 +60,6 @@ spec:
 {{- define "fedstrata.stateVolume" -}}
 {{- if not (index .root.Values .component).persistence.enabled }}
 - name: state
-  emptyDir: {}
+  emptyDir: {sizeLimit: {{ .root.Values.nodeDisk.state | quote }}}
 {{- end }}
 {{- end }}

@@ -40,7 +40,7 @@
     claimName: {{ include "fedstrata.gpsClaim" . | quote }}
 {{- else }}
 - name: state
-  emptyDir: {}
+  emptyDir: {sizeLimit: {{ .Values.nodeDisk.state | quote }}}
 {{- end }}
 {{- end }}
 
@@ -117,7 +117,7 @@
     readOnly: true
 {{- else if and (eq .Values.data.type "none") (include "fedstrata.hasData" .) }}
 - name: data
-  emptyDir: {}
+  emptyDir: {sizeLimit: {{ .Values.nodeDisk.data | quote }}}
 {{- end }}
 {{- end }}
 

@@ -30,8 +30,8 @@
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   command: [python3, -c, "import os; os.chown('/state', {{ int $security.runAsUser }}, {{ int $security.runAsGroup }})"]
   resources:
-    requests: {cpu: 50m, memory: 32Mi}
-    limits: {cpu: 500m, memory: 64Mi}
+    requests: {cpu: 50m, memory: 32Mi, ephemeral-storage: 16Mi}
+    limits: {cpu: 500m, memory: 64Mi, ephemeral-storage: 64Mi}
   securityContext:
     runAsUser: 0
     runAsNonRoot: false
@@ -72,7 +72,7 @@
 {{- define "fedstrata.codeVolume" -}}
 {{- if .Values.code.image }}
 - name: code
-  emptyDir: {}
+  emptyDir: {sizeLimit: {{ .Values.nodeDisk.data | quote }}}
 {{- else if include "fedstrata.codeFolder" . }}
 - name: code
   configMap:
@@ -88,8 +88,8 @@
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   command: [cp, -R, {{ printf "%s/." (trimSuffix "/" .Values.code.imagePath) | quote }}, /own-code]
   resources:
-    requests: {cpu: 50m, memory: 32Mi}
-    limits: {cpu: 500m, memory: 64Mi}
+    requests: {cpu: 50m, memory: 32Mi, ephemeral-storage: 16Mi}
+    limits: {cpu: 500m, memory: 64Mi, ephemeral-storage: 64Mi}
   securityContext:
     {{- toYaml .Values.containerSecurityContext | nindent 4 }}
   volumeMounts:

@@ -243,7 +243,7 @@ spec:
       configMap:
         name: {{ include "fedstrata.fullname" $root }}-experiment
     - name: tmp
-      emptyDir: {}
+      emptyDir: {sizeLimit: {{ $root.Values.nodeDisk.tmp | quote }}}
     {{- with include (printf "fedstrata.%s.volumes" .component) $root | trim }}
     {{- . | nindent 4 }}
     {{- end }}

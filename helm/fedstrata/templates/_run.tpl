@@ -85,8 +85,8 @@ containers:
             fieldPath: metadata.labels['job-name']
     {{- end }}
     resources:
-      requests: {cpu: 50m, memory: 64Mi}
-      limits: {cpu: 500m, memory: 256Mi}
+      requests: {cpu: 50m, memory: 64Mi, ephemeral-storage: 16Mi}
+      limits: {cpu: 500m, memory: 256Mi, ephemeral-storage: 256Mi}
     securityContext:
       {{- toYaml $root.Values.containerSecurityContext | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
@@ -98,7 +98,7 @@ containers:
       {{- end }}
 volumes:
   - name: tmp
-    emptyDir: {}
+    emptyDir: {sizeLimit: 64Mi}
   {{- with include "fedstrata.tlsVolume" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}

@@ -1,5 +1,8 @@
 """Metrics: counted bytes by link, and the names that dashboards rely on."""
 
+import math
+from pathlib import Path
+
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -90,3 +93,19 @@ def test_two_processes_in_one_interpreter_do_not_share_counts() -> None:
     one, other = ProcessMetrics("lps"), ProcessMetrics("lps")
     one.update("accepted")
     assert set(samples(other)["fedstrata_updates_total"].values()) == {0}
+
+
+def test_a_process_shows_when_its_certificate_ends_and_how_full_the_disk_with_its_state_is(tmp_path: Path) -> None:
+    metrics, ends = ProcessMetrics("lps"), iter((1_800_000_000.0, 1_900_000_000.0))
+    metrics.certificate(lambda: next(ends))
+    metrics.state(tmp_path)
+    shown = [samples(metrics) for _ in range(2)]
+    assert [found["fedstrata_certificate_end_timestamp_seconds"][()] for found in shown] == [1.8e9, 1.9e9]
+    assert all(0 < found["fedstrata_state_free_ratio"][()] < 1 for found in shown)
+
+
+def test_a_process_without_certificate_and_with_a_lost_folder_shows_neither(tmp_path: Path) -> None:
+    metrics = ProcessMetrics("device")
+    assert not {"fedstrata_certificate_end_timestamp_seconds", "fedstrata_state_free_ratio"} & {*samples(metrics)}
+    metrics.state(tmp_path / "gone")
+    assert math.isnan(samples(metrics)["fedstrata_state_free_ratio"][()])

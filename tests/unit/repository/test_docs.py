@@ -266,7 +266,7 @@ def row_of(name: str, table: str) -> set[str]:
 
 def test_the_runbook_has_a_section_for_every_alert() -> None:
     alerts = re.findall(r"- alert: (\w+)", text_of("helm/fedstrata/templates/monitoring.yaml"))
-    assert len(alerts) == 5
+    assert len(alerts) == 8
     assert re.findall(r"^## (\w+)$", text_of("docs/runbook.md"), re.MULTILINE) == alerts
 
 

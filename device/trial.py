@@ -9,9 +9,9 @@ import torch
 
 from device.evaluation import further_inputs, named_tensors
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import DataError, ExperimentError, PluginError
+from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import Experiment, ModelSettings
-from fedstrata.models import Model
+from fedstrata.models import Model, check_inputs
 from fedstrata.plugins import describe
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import Task
@@ -41,7 +41,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
         ExperimentError: a built-in model is refused.
     """
     if ":" not in settings.name:
-        _check_inputs(settings, dataset.train)
+        check_inputs(settings, dataset.train)
         return
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     inputs = torch.tensor(examples.inputs)
@@ -102,19 +102,6 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     if sums.shape != (len(task.sums),):
         said = f"task {name} measures {sums.size} numbers, but declares {len(task.sums)} sums"
         raise PluginError(f"{said}; give one number for each sum")
-
-
-def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
-    """Raise ExperimentError if the data have inputs that no built-in model accepts: further inputs, or whole
-    numbers.
-    """
-    found = [f"a further input {name}" for name in examples.more]
-    found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
-    if found:
-        raise ExperimentError(
-            f"model {settings.name} takes one input of float32, but the data have {' and '.join(found)}; name a model "
-            "of your own in model.name"
-        )
 
 
 @torch.no_grad()

@@ -36,6 +36,11 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
     module_name, separator, function_name = reference.partition(":")
     if not (separator and module_name and function_name.isidentifier()):
         raise PluginError(f"{purpose} {reference!r}: name own code as module:function")
+    if module_name == "__main__":
+        raise PluginError(
+            f"{purpose} {reference}: the processes of a run cannot import __main__; move {function_name} into a file, "
+            f"such as own.py, and name it own:{function_name}"
+        )
     module = _import(module_name, f"{purpose} {reference}")
     function = getattr(module, function_name, None)
     if not callable(function):

@@ -18,6 +18,7 @@ from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.methods import Method, Moment, make_method
+from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.rpc.answers import largest_bytes
@@ -128,15 +129,22 @@ def check_data(experiment: Experiment) -> Dataset | None:
 
     Raises:
         DataError: the data set is missing, or has fewer examples than the partition needs.
-        ExperimentError: too few devices can meet a deadline.
+        ExperimentError: a built-in model does not accept the inputs, or too few devices can meet a deadline.
     """
     # With a local partition only the devices have the data.
     if isinstance(experiment.partition, LocalPartition):
         return None
     dataset = load_dataset(experiment.data, experiment.seed)
-    check_partition(experiment, dataset)
-    check_deadlines(experiment, dataset)
+    check_fit(experiment, dataset)
     return dataset
+
+
+def check_fit(experiment: Experiment, dataset: Dataset) -> None:
+    """Check that devices, models and deadlines fit a data set. Raises FedstrataError like `check_data`."""
+    check_partition(experiment, dataset)
+    for settings in (experiment.model, *(entry.model for entry in experiment.architectures)):
+        check_inputs(settings, dataset.train)
+    check_deadlines(experiment, dataset)
 
 
 def check(experiment: Experiment, console: Console) -> None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from emulator.estimates.check import check_deadlines
+from emulator.estimates.check import check_fit
 from emulator.sweeps.file import Place, SweepRun
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.datasets.examples import Dataset
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import DataSettings, Experiment, LocalPartition
 from fedstrata.methods import make_method
-from fedstrata.partitions import check_partition
 from fedstrata.streams.streams import streams_of
 
 
@@ -32,15 +31,13 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -> None:
-    """Check that the data can be divided among the devices, and that enough devices can meet the deadline."""
+    """Check that the data can be divided among the devices, and that models and deadlines fit them."""
     if isinstance(experiment.partition, LocalPartition):
         return
     data = experiment.data.drawn(experiment.seed)
     if data not in datasets:
         datasets[data] = load_dataset(data, experiment.seed)
-    dataset = datasets[data]
-    check_partition(experiment, dataset)
-    check_deadlines(experiment, dataset)
+    check_fit(experiment, datasets[data])
 
 
 def _check_model(experiment: Experiment) -> None:

@@ -170,7 +170,7 @@ class Experiment(Settings):
     @cached_property
     def _ids(self) -> tuple[str, ...]:
         if isinstance(self.partition, LocalPartition | NaturalPartition) and self.partition.names:
-            return self.partition.names
+            return self.partition.device_ids
         width = max(3, len(str(self.device_count - 1)))
         return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))
 

@@ -67,11 +67,22 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
             return f".{str(fault['ctx']['discriminator']).strip(chr(39))}: {_said_of_form(fault, schema)}"
         case "model_type" | "dict_type" | "model_attributes_type":
             return ": must be a mapping of keys to values, such as {name: ...}"
-        case "string_pattern_mismatch" if fault["loc"] == ("name",):
-            return ": takes small letters, digits and, between them, hyphens, at most 40 in all"
-        case "string_pattern_mismatch" if fault["loc"][-1] == "name":
-            return ": takes small letters, digits, - and _, a letter first, at most 40 in all"
+        case "string_pattern_mismatch":
+            return _said_of_pattern(fault["loc"])
     return ": " + in_plain_words(str(fault["msg"]).replace("Tuple should", "List should"))  # YAML has lists
+
+
+def _said_of_pattern(place: tuple[int | str, ...]) -> str:
+    """Return the message for a text with other characters than its key allows."""
+    if place == ("name",):
+        return ": takes small letters, digits and, between them, hyphens, at most 40 in all"
+    if "names" in place:
+        return ": takes small letters, digits and, between them, dots and hyphens, at most 63 in all"
+    return {
+        "name": ": takes small letters, digits, - and _, a letter first, at most 40 in all",
+        "process": ": must be gps, an LPS such as lps-0, or the id of a device",
+        "to": ": must be an LPS such as lps-0",
+    }.get(str(place[-1]), ": must be a SHA-256, of 64 digits and letters from a to f")
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:

@@ -281,6 +281,7 @@ class IidPartition(EvenPartition):
 
 
 SERVER = re.compile(r"gps|lps-\d+")
+LONGEST_ID = 63
 
 
 def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -289,6 +290,27 @@ def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if server := next(filter(SERVER.fullmatch, value or ()), None):
         raise ValueError(f"{server} is the name of a server, in faults and certificates, too; rename this device")
     return value
+
+
+def _distinct_values(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    known: dict[str, str] = {}
+    for name in value or ():
+        found = device_id(name)
+        if not found or len(found) > LONGEST_ID:
+            raise ValueError(
+                f"{name!r:.80} gives no device id, which needs 1 to {LONGEST_ID} letters (a to z) or digits; rename it"
+            )
+        if known.setdefault(found, name) != name:
+            raise ValueError(f"{known[found]!r} and {name!r} give the same device id, {found}; rename one")
+    _distinct_names(tuple(map(device_id, value or ())))
+    return value
+
+
+def device_id(name: str) -> str:
+    """Return the device id for a name: in small letters, and with hyphens for all characters except letters from a to
+    z, digits and dots. A name that can be an id is returned unchanged. The chart has the same rule for certificates.
+    """
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip(".-")
 
 
 Names = tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")], ...]
@@ -307,8 +329,10 @@ class NaturalPartition(SplitPartition):
     """Number of devices, equal to the column's number of different values; devices are in the order of the sorted
     values.
     """
-    names: Annotated[Names | None, AfterValidator(_distinct_names)] = Field(default=None, min_length=1)
-    """In place of `devices`: the values of the column, in index order; they are also the devices' names."""
+    names: Annotated[tuple[str, ...] | None, AfterValidator(_distinct_values)] = Field(default=None, min_length=1)
+    """In place of `devices`: the values of the column, in index order; devices are called like them (`Hospital A`:
+    `hospital-a`).
+    """
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -319,6 +343,11 @@ class NaturalPartition(SplitPartition):
     @property
     def device_count(self) -> int:
         return self.devices or len(self.names or ())
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """The ids of the devices, if the experiment names them."""
+        return tuple(map(device_id, self.names or ()))
 
 
 class GivenPartition(SplitPartition):
@@ -378,6 +407,11 @@ class LocalPartition(Settings):
     @property
     def device_count(self) -> int:
         return len(self.names)
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """The ids of the devices."""
+        return self.names
 
     @property
     def most_examples(self) -> int | None:

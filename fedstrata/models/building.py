@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fedstrata.datasets import DatasetInfo
+import numpy as np
+
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models.cnn import cnn
@@ -48,6 +50,19 @@ def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
     if settings.shared is None:
         return model
     return replace(model, shared=tensors_of(model.layout, settings.shared))
+
+
+def check_inputs(settings: ModelSettings, examples: Examples) -> None:
+    """Raise ExperimentError if the model is built in, and the data have inputs that no built-in model accepts: further
+    inputs, or whole numbers.
+    """
+    found = [f"a further input {name}" for name in examples.more]
+    found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
+    if found and settings.name in BUILT_IN:
+        raise ExperimentError(
+            f"model {settings.name} takes one input of float32, but the data have {' and '.join(found)}; "
+            "store float32, or pixels as uint8, or name a model of your own in model.name"
+        )
 
 
 def _of_kinds(model: Model, settings: ModelSettings) -> Model:

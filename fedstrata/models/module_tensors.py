@@ -90,6 +90,11 @@ class ModuleTensors:
                 "some train"
             )
         for name, parameter in self.training.items():
+            if parameter.is_complex():
+                raise ExperimentError(
+                    f"parameter {name} is {parameter.dtype}, and only float32 is sent; hold its real and imaginary "
+                    "parts in a float32 parameter, and call torch.view_as_complex in forward"
+                )
             if parameter.dtype != torch.float32:
                 raise ExperimentError(f"parameter {name} is {parameter.dtype}; call .float() on the module")
         for name in (*self.statistics, *self.frozen_statistics):

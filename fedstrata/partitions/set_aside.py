@@ -8,7 +8,7 @@ import numpy as np
 
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment.partition import LocalPartition, PublicSettings, SplitPartition
+from fedstrata.experiment.partition import LocalPartition, NaturalPartition, PublicSettings, SplitPartition
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.stock import (
     HELD_OUT,
@@ -91,9 +91,13 @@ def own_tests(
     share = partition.test_share or 0.0
     held_out = round(share * len(indices))
     if held_out in {0, len(indices)}:
+        is_lone = len(indices) == 1
+        counted = "only example" if is_lone else f"{len(indices)} examples"
+        advice = "give the device at least 2, or leave it out" if is_lone else "change test_share, or give it more"
+        ids = partition.device_ids if isinstance(partition, NaturalPartition | LocalPartition) else ()
         raise DataError(
-            f"partition.test_share {share:g} of the {len(indices)} examples of device {device} leaves "
-            f"{len(indices) - held_out} to train on and {held_out} to test on; change test_share or examples_per_device"
+            f"partition.test_share {share:g} of the {counted} of device {ids[device] if ids else device} leaves "
+            f"{len(indices) - held_out} to train on and {held_out} to test on; {advice}"
         )
     if partition.test_from == "end":
         order = np.sort(indices)

@@ -148,7 +148,7 @@ def test_cert_manager_is_asked_for_the_names_that_up_would_issue(path: Path) -> 
 
 def test_devices_that_a_partition_names_have_these_names_in_their_certificates() -> None:
     folder = "data: {name: folder, folder: pumps, target: y, input_shape: [3], num_classes: 2}\n"
-    text = f"name: lab\n{folder}partition: {{kind: natural, names: [oak, elm, ash], test_share: 0.2}}\n"
+    text = f"name: lab\n{folder}partition: {{kind: natural, names: [oak, elm, North_Ash (2)], test_share: 0.2}}\n"
     data = {"type": "hostPath", "hostPath": "/srv/pumps"}
     values = {"experiment": text, "tls": {"mode": "cert-manager"}, "device": {"devicesPerPod": 2}, "data": data}
     asked = {item["spec"]["secretName"]: item["spec"]["uris"] for item in certificates(render(values))}
@@ -156,7 +156,7 @@ def test_devices_that_a_partition_names_have_these_names_in_their_certificates()
     holders = holders_of(whole | {"lps": {"replicas": None}}, parse_experiment(text))
     for who in ("device-0", "device-1"):
         assert asked[f"demo-tls-{who}"] == [name.uri("demo.lab") for name in holders[who]]
-    assert asked["demo-tls-device-1"] == ["spiffe://demo.lab/device/ash"]
+    assert asked["demo-tls-device-1"] == ["spiffe://demo.lab/device/north-ash-2"]
 
 
 def certificates(objects: list[Object]) -> list[Object]:

@@ -37,7 +37,9 @@
 {{- $lps := include "fedstrata.lpsCount" (dict "root" $ "file" $file "devices" (int $devices)) -}}
 {{- $data := $file.data | default dict -}}
 {{- $training := $file.training | default dict -}}
-{{- dict "name" $file.name "devices" (int $devices) "lps" $lps "names" ($partition.names | default list) "local" (eq $partition.kind "local")
+{{- $names := list -}}
+{{- range $partition.names }}{{ $names = append $names (regexReplaceAll "[^a-z0-9.-]+" (lower .) "-" | trimAll ".-") }}{{ end -}}
+{{- dict "name" $file.name "devices" (int $devices) "lps" $lps "names" $names "local" (eq $partition.kind "local")
       "data" ($data.name | default "digits") "download" (default false $data.download)
       "globalRounds" (int ($training.global_rounds | default 5)) | toJson -}}
 {{- end }}

@@ -55,6 +55,44 @@ def test_names_choose_the_devices_and_their_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "device_id"),
+    [
+        ("Hospital A", "hospital-a"), ("Site_1", "site-1"), ("Zürich/Süd", "z-rich-s-d"),
+        ("ann", "ann"),
+        ("a.b", "a.b"), ("A--B", "a--b"), (" x ", "x"), ("(3)", "3"),
+        ("Ward #7, north", "ward-7-north"), ("1.1", "1.1"),
+    ],
+)  # fmt: skip
+def test_a_device_is_called_like_its_value_in_small_letters(value: str, device_id: str) -> None:
+    plan = experiment(natural(names=[value]))
+    assert plan.device_ids() == [device_id]
+    dataset = data([0, 1, 1], [0, 1], names={"user": ["other", value]})
+    assert identities([device_data(plan, dataset, 0).train]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["東京"], "partition.names: '東京' gives no device id, which needs 1 to 63 letters"),
+        (["a", ""], "'' gives no device id"),
+        (["a" * 64], "gives no device id, which needs 1 to 63 letters .a to z. or digits; rename it"),
+        (["Site 1", "site-1"], "'Site 1' and 'site-1' give the same device id, site-1; rename one"),
+        (["A", "A"], "a name is listed twice"),
+        (["GPS"], "gps is the name of a server"),
+        (["LPS 0"], "lps-0 is the name of a server"),
+    ],
+)
+def test_a_value_that_gives_no_device_id_of_its_own_is_refused(names: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        experiment(natural(names=names))
+
+
+def test_the_id_of_a_board_is_said_in_words() -> None:
+    with pytest.raises(ExperimentError, match=r"names.0: takes small letters, digits and, .* 63 in all \(got 'B"):
+        experiment({"kind": "local", "names": ["Board_1"]})
+
+
+@pytest.mark.parametrize(
     ("said", "message"),
     [
         (

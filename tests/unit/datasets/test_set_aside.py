@@ -71,8 +71,30 @@ def test_a_share_that_leaves_nothing_is_refused(share: float, train: int, test: 
         check_partition(plan("iid", test_share=share), data())
     assert str(raised.value) == (
         f"partition.test_share {share} of the 10 examples of device 0 leaves {train} to train on and {test} to test "
-        "on; change test_share or examples_per_device"
+        "on; change test_share, or give it more"
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            [5, 1],
+            r"0.2 of the only example of device hospital-b leaves 1 to train on and 0 .*; give the device at least 2",
+        ),
+        (
+            [2, 5],
+            r"0.2 of the 2 examples of device a leaves 2 to train on and 0 to test on; change test_share, or give it",
+        ),
+    ],
+)
+def test_a_device_with_too_few_rows_is_named(sizes: list[int], message: str) -> None:
+    owners = np.repeat([0, 1], sizes)
+    rows = Examples(inputs=np.ones((len(owners), 1), np.float32), labels=owners % 2, columns={"site": owners})
+    dataset = Dataset(train=rows, test=rows, num_classes=2, names={"site": ["a", "Hospital B"]})
+    named = experiment({"kind": "natural", "by": "site", "names": ["a", "Hospital B"], "test_share": 0.2})
+    with pytest.raises(DataError, match=message):
+        check_partition(named, dataset)
 
 
 # --- public examples ---------------------------------------------------------------------------------------

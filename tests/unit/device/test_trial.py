@@ -108,7 +108,9 @@ def test_a_built_in_model_takes_one_input_of_float32() -> None:
         inputs=np.ones((2, 3), np.int64), labels=np.array([0, 1]), more={"mask": np.ones((2, 3), np.float32)}
     )
     data, settings = Dataset(train=masked, test=masked, num_classes=2), ModelSettings(name="mlp")
-    with pytest.raises(ExperimentError, match="the data have a further input mask and inputs of whole numbers; name a"):
+    with pytest.raises(
+        ExperimentError, match="the data have a further input mask and inputs of whole numbers; store f"
+    ):
         try_out(settings, build_model(settings, data.info), data, seed=1, task=CLASSIFICATION)
 
 

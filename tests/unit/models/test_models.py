@@ -294,9 +294,13 @@ def with_double_statistics() -> nn.Module:
     ("make", "reason"),
     [
         (lambda: nn.Linear(4, 4).double(), "parameter weight is torch.float64; call .float"),
+        (
+            lambda: nn.Linear(4, 4, dtype=torch.complex64),
+            "parameter weight is torch.complex64, and only float32 is sent; hold its real and imagi",
+        ),
         (with_double_statistics, "buffer 1.running_mean is torch.float64; make statistics float32"),
     ],
-    ids=["double precision", "double statistics"],
+    ids=["double precision", "complex numbers", "double statistics"],
 )
 def test_a_torch_module_of_other_numbers_than_float32_is_refused(make: object, reason: str) -> None:
     with pytest.raises(ExperimentError, match=reason):

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from emulator.commands import main as cli
-from emulator.estimates.check import ModelSize, cluster_count, payloads_of, question_bytes, round_bytes
+from emulator.estimates.check import ModelSize, check_data, cluster_count, payloads_of, question_bytes, round_bytes
 from fedstrata.datasets import load_dataset
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.methods import Moment, make_method
 from fedstrata.partitions import label_drift
@@ -35,6 +37,19 @@ def test_expected_bytes_are_those_of_the_formulas() -> None:
     per_round = round_bytes(experiment, SIZE)
     assert (per_round.device_lps_down, per_round.device_lps_up) == (4 * 4 * 90, 4 * 90)
     assert (per_round.lps_gps_down, per_round.lps_gps_up) == (4 * 60, 4 * 60)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint16, np.int64])
+def test_whole_numbers_are_refused_for_a_built_in_model_before_the_run(tmp_path: Path, dtype: type[np.integer]) -> None:
+    np.savez(tmp_path / "train.npz", x=np.zeros((8, 3), dtype), y=np.arange(8) % 2)
+    experiment = parse_experiment(
+        f"name: a\ndata: {{name: folder, folder: {tmp_path}, input_shape: [3], num_classes: 2}}\nmodel: {{name: mlp}}\n"
+        "partition: {kind: iid, devices: 2, examples_per_device: 4, test_share: 0.5}\n"
+    )
+    with pytest.raises(
+        ExperimentError, match="have inputs of whole numbers; store float32, or pixels as uint8, or name"
+    ):
+        check_data(experiment)
 
 
 def test_with_participation_only_the_devices_that_are_asked_count() -> None:

@@ -8,6 +8,7 @@ When a journal is opened, the checksums of all rows are checked.
 """
 
 import hashlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,18 @@ UNIQUE = {
     "lps_rounds": "home_id, lps_round",
 }
 
+# Errors of SQLite with another cause than damage, and what to do
+NOT_DAMAGED: Mapping[int, str] = {
+    sqlite3.SQLITE_FULL: "free space",
+    sqlite3.SQLITE_IOERR: "check the disk",
+    sqlite3.SQLITE_CANTOPEN: "allow this process to read and write its folder",
+    sqlite3.SQLITE_READONLY: "allow this process to write it",
+    sqlite3.SQLITE_PERM: "allow this process to write it",
+    sqlite3.SQLITE_BUSY: "stop the other process that uses it",
+    sqlite3.SQLITE_LOCKED: "stop the other process that uses it",
+    sqlite3.SQLITE_NOMEM: "free memory",
+}
+
 
 class JournalFile:
     """Read and write rows. Each call is a transaction, or a part of the surrounding transaction."""
@@ -70,10 +83,8 @@ class JournalFile:
             self._db.execute("PRAGMA synchronous=NORMAL")
             verify(self._db, path)
             known = self._db.execute("SELECT run_id FROM run").fetchone()
-        except sqlite3.OperationalError as error:  # such as a full disk or a locked file: not damage
-            raise StateError(f"cannot open {path}: {error}; free space and start again") from None
-        except sqlite3.DatabaseError as error:
-            raise StateError(f"{path}: {error}; move it away to begin the run again") from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged text
+            raise _state_error(path, error) from None
         self.is_resumed = known is not None
         if known is None:
             self.write("INSERT INTO run VALUES (?, ?, 0, NULL)", run_id, experiment)
@@ -109,7 +120,7 @@ class JournalFile:
                 else:
                     yield
         except sqlite3.Error as error:
-            raise StateError(f"cannot write {self._path}: {error}; free space and start again") from None
+            raise _state_error(self._path, error) from None
 
     @contextmanager
     def _transaction(self, *, durable: bool) -> Iterator[None]:
@@ -129,13 +140,31 @@ class JournalFile:
                 self._db.execute("PRAGMA synchronous=NORMAL")
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        """Return all rows of a query."""
-        with self._using:
-            return self._db.execute(query, values).fetchall()
+        """Return all rows of a query. Raises StateError for a damaged file, and if the disk refuses to read it."""
+        try:
+            with self._using:
+                return self._db.execute(query, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise _state_error(self._path, error) from None
 
     def close(self) -> None:
         with self._using:
             self._db.close()
+
+
+def _state_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> StateError:
+    """Return the error for the user. All errors of SQLite that the disk, the permissions or another process do not
+    explain are damage.
+    """
+    if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):  # Python's, and not of the file
+        return StateError(f"cannot use {path}: {error}")
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without the extended code
+    remedy = NOT_DAMAGED.get(code)
+    if code == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK):  # only its header forbids to write
+        remedy = None
+    if remedy is not None:
+        return StateError(f"cannot use {path}: {error}; {remedy} and start again")
+    return StateError(f"{path} is damaged: {error}; move it away to begin the run again")
 
 
 def create(path: Path) -> None:

@@ -58,7 +58,9 @@ def test_a_journal_that_cannot_be_opened_for_now_is_not_to_be_moved_away(
     filled(tmp_path)
 
     def full(path: Path) -> sqlite3.Connection:
-        raise sqlite3.OperationalError("database or disk is full")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
 
     monkeypatch.setattr("gps.journal.journal_file.connect", full)
     with pytest.raises(StateError, match="disk is full; free space and start again"):
@@ -186,7 +188,7 @@ def test_exclusions_stand_in_one_order_whenever_they_were_heard_of(tmp_path: Pat
 
 def test_a_bundle_is_kept_wholly_or_not_at_all(tmp_path: Path) -> None:
     journal = opened(tmp_path)
-    with pytest.raises(StateError, match="cannot write"):
+    with pytest.raises(StateError, match="cannot use"):
         journal.answers.add_bundle("losses", 0, "lps-0", {0: b"loss", 1: object()})  # type: ignore[dict-item]
     assert (journal.answers.bundled(0), journal.answers.all("losses", 0)) == (set(), {})
     journal.close()
@@ -285,7 +287,7 @@ def test_a_journal_closed_under_a_writer_is_an_error_of_the_writer(tmp_path: Pat
     """
     told = in_a_process_of_its_own(code, tmp_path)
     assert told.returncode == 0, told.stderr
-    assert told.stdout.count("cannot write") == 10
+    assert told.stdout.count("cannot use") == 10
 
 
 def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -345,7 +347,45 @@ def test_a_row_altered_with_sqlite_itself_is_refused_with_its_table(tmp_path: Pa
 def test_a_journal_that_cannot_be_written_says_which(tmp_path: Path) -> None:
     filled(tmp_path)
     journal = opened(tmp_path)
-    journal._db.execute("PRAGMA query_only = 1")
-    with pytest.raises(StateError, match=r"cannot write .*journal\.sqlite"):
-        journal.rounds.close(1)
+    journal._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(StateError, match=r"cannot use .*journal\.sqlite: database or disk is full; free space"):
+        journal.rounds.add([("lps-0", number, bytes(9_999)) for number in range(99)])
     journal.close()
+
+
+@pytest.mark.parametrize(
+    ("found", "put"),
+    [
+        (b"CREATE TABLE phases", b"CREATE TABLE phase("),
+        (b"CREATE TABLE bundles", b"CREATr TABLE bundles"),
+        (b"device_id TEXT NOT NULL", b"device_ix TEXT NOT NULL"),
+        (b"seal BLOB", b"sexl BLOB"),
+        (b"CREATE TABLE devices", b"CREATE TABLE \xcbevices"),
+        (b"SQLite format 3\0", b"SQLite format 4\0"),
+    ],
+)
+def test_a_damaged_journal_is_to_be_moved_away_and_not_to_get_space(tmp_path: Path, found: bytes, put: bytes) -> None:
+    path = filled(tmp_path)
+    path.write_bytes(path.read_bytes().replace(found, put, 1))
+    with pytest.raises(StateError, match=r"journal\.sqlite is damaged: .*; move it away to begin the run again"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("version", [3, 255])
+def test_a_header_that_forbids_to_write_is_damage(tmp_path: Path, version: int) -> None:
+    path = filled(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[18] = version
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=r"journal\.sqlite is damaged: .*; move it away"):
+        opened(tmp_path).rounds.close(1)
+
+
+def test_damage_while_the_journal_is_open_is_named(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    journal = opened(tmp_path)
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    journal._db.execute("PRAGMA shrink_memory")
+    with pytest.raises(StateError, match=r"journal\.sqlite is damaged: .*; move it away"):
+        journal.devices.all()

@@ -44,6 +44,7 @@ from fedstrata.process.process import (
     service_arguments,
     spare_what_is_loaded,
 )
+from fedstrata.store.own_code import check_code
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
 from fedstrata.trust.names import Name
@@ -132,6 +133,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     None.
     """
     experiment = load_experiment(Path(options.experiment))
+    check_code(experiment)
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
     names = [Name("device", ids[index]) for index in indexes]

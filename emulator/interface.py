@@ -24,7 +24,9 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
 from fedstrata.experiment_file import load_experiment, override_of, parse_experiment
+from fedstrata.plugins import forget_changed
 from fedstrata.record.rounds import RoundsTable
+from fedstrata.store.own_code import with_digests
 from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ def run(
     """
     from emulator.runs.run import RunRequest, execute, make_display
 
+    forget_changed()
     loaded, name = _experiment(experiment, [*_overrides(overrides)], seed)
     folder = unused_folder(Path("runs"), name) if out is None else Path(out)
     request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes)
@@ -107,6 +110,7 @@ def sweep(
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
 
+    forget_changed()
     request = SweepRequest(sweep=_sweep(sweep, Path(out).name), store=SharedFolder(Path(out)), jobs=jobs)
     outcome = do_sweep(request, make_display(Console(highlight=False), is_json=False, is_quiet=quiet))
     if outcome.failure is not None:
@@ -354,9 +358,9 @@ def _experiment(
             said = " ".join(map(str, error.args))
             raise ExperimentError(f"experiment: {said}; give only texts, numbers, lists and mappings") from None
         parsed = parse_experiment(text, overrides=overrides, seed=seed)
-        return parsed, parsed.name
+        return with_digests(parsed), parsed.name
     path = find_experiment(Path(given))
-    return load_experiment(path, overrides, seed), path.stem
+    return with_digests(load_experiment(path, overrides, seed)), path.stem
 
 
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:

@@ -27,9 +27,10 @@ def own_files(name: str) -> dict[str, Path]:
         PluginError: a module of Python, of Fedstrata or of an installed package hides an own file.
     """
     top = name.partition(".")[0]
-    found = _found(top)
+    here = _file_in(Path.cwd(), top)
+    found = _found(top) or here  # the current folder may not be on sys.path yet
     if found is None or _is_installed(top, found):
-        _check_visible(top, _file_in(Path.cwd(), top), found)
+        _check_visible(top, here, found)
         return {}
     folder = found.parents[1] if found.name == "__init__.py" else found.parent
     return dict(sorted(_Imports(folder, top).files_from(name).items()))
@@ -60,7 +61,8 @@ class _Imports:
         for name in _imported(file, package):
             top = name.partition(".")[0]
             if top != self.top:
-                _check_visible(top, _file_in(self.folder, top), _found(top), f", which {file.name} imports,")
+                own = _file_in(self.folder, top)
+                _check_visible(top, own, _found(top) or own, f", which {file.name} imports,")
             yield name
 
 
@@ -115,8 +117,8 @@ def _is_installed(top: str, found: Path) -> bool:
 
 def _check_visible(top: str, own: Path | None, found: Path | None, said: str = "") -> None:
     """Check that Python finds the file `own` for the module `top`. `found` is the file that it finds."""
-    if own is None or (found is not None and found.exists() and found.samefile(own) and not _is_installed(top, own)):
+    if own is None or (found is not None and found.exists() and found.samefile(own)):
         return
     own = own.parent if own.name == "__init__.py" else own
-    there = "Fedstrata" if top in PROJECT else "Python" if top in sys.stdlib_module_names else f"{found or 'no file'}"
+    there = "Fedstrata" if top in PROJECT else "Python" if top in sys.stdlib_module_names else str(found)
     raise PluginError(f"{own}{said} is hidden by the module {top} of {there}; rename {own.name}")

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from fedstrata.own_files import own_files
 Kind = TypeVar("Kind")
 _turn = threading.Lock()  # invalidate_caches can raise KeyError if two threads call it at the same time
 LIBRARIES = ("torch.", "fedstrata.")  # not the user's own code
+_imported: dict[Path, bytes] = {}  # files of own code, as they were when they were imported here
+_folders: list[str] = []  # current folders that were added to sys.path
+_began = time.time()
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
@@ -53,6 +57,26 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 def look_also_in(folders: Iterable[Path]) -> None:
     """Look for the user's own code in these folders too, not only in the current directory."""
     sys.path.extend(place for folder in folders if (place := str(folder.resolve())) not in sys.path)
+
+
+def forget_changed() -> None:
+    """Import own code again when it is next used, if a file or the current folder has changed since this process
+    imported the code. A notebook needs this, because the processes of a run always import the present files.
+    """
+    elsewhere = [folder for folder in _folders if folder != str(Path.cwd())]
+    if not elsewhere and all(path.is_file() and path.read_bytes() == text for path, text in _imported.items()):
+        return
+    sys.path[:] = [place for place in sys.path if place not in elsewhere]
+    _forget(_imported)
+    _folders.clear()
+    _imported.clear()
+
+
+def _forget(paths: Iterable[Path]) -> None:
+    files = {str(path) for path in paths}
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) in files:
+            del sys.modules[name]
 
 
 def describe(error: BaseException, own: Any = None) -> str:
@@ -115,13 +139,17 @@ def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _import(name: str, place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
+        _folders.append(here)
         sys.path.append(here)  # last: a file there must not hide a module of Python, of a package or of Fedstrata
     with _turn:
         importlib.invalidate_caches()
-    try:
-        own_files(name)
-    except PluginError as error:  # another module hides an own file
-        raise PluginError(f"{place}: {error}") from None
+        try:
+            files = own_files(name).values()
+        except PluginError as error:  # another module hides an own file
+            raise PluginError(f"{place}: {error}") from None
+        unknown = [path for path in files if path not in _imported]
+        _forget(path for path in unknown if path.stat().st_mtime > _began)  # the user may have imported an earlier text
+        _imported.update((path, path.read_bytes()) for path in unknown)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

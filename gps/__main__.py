@@ -24,6 +24,7 @@ from fedstrata.process.process import (
 from fedstrata.rpc.execution import telling
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
+from fedstrata.store.own_code import check_code
 from fedstrata.trust.files import GPS
 from fedstrata.trust.security import security_of, with_tls_options
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
@@ -68,6 +69,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     return None.
     """
     experiment = load_experiment(Path(options.experiment))
+    check_code(experiment)
     security = security_of(options, GPS)
     metrics = ProcessMetrics("gps")
     metrics.run(

@@ -24,6 +24,7 @@ from fedstrata.process.process import (
 )
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
+from fedstrata.store.own_code import check_code
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import security_of, with_tls_options
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
@@ -75,6 +76,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     the run, return None.
     """
     experiment = load_experiment(Path(options.experiment))
+    check_code(experiment)
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""

@@ -47,6 +47,7 @@ from fedstrata.errors import (
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import check_partition
+from fedstrata.store.own_code import with_digests
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -378,7 +379,7 @@ def load_for_cluster(
     """Load an experiment for Kubernetes. Its key data.folder is removed, because pods do not have this machine's
     folders. In this case `tell` is called with a line about the removal.
     """
-    experiment = load_experiment(path, overrides, seed)
+    experiment = with_digests(load_experiment(path, overrides, seed))
     refuse_faults(experiment, "Kubernetes")
     if experiment.data.folder is not None and experiment.data.name != "folder":
         tell(

@@ -67,8 +67,9 @@ class Changes:
         """
         from emulator.shipped.examples import find_experiment
         from fedstrata.experiment_file import load_experiment
+        from fedstrata.store.own_code import with_digests
 
-        return load_experiment(find_experiment(experiment), self.overrides or (), self.seed)
+        return with_digests(load_experiment(find_experiment(experiment), self.overrides or (), self.seed))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,13 +146,14 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 
 def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
     """Return the settings that differ between runs, except name, method and seed. The result maps each such key to its
-    values, and each value to the runs with this value.
+    values, and each value to the runs with this value. A file of own code that only some runs have does not differ.
     """
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
         for key, value in _settings_of(run).items():
             if key != "name" and key.partition(".")[0] != "method":
                 found.setdefault(key, {}).setdefault(value, []).append(run)
+    found = {key: values for key, values in found.items() if not key.startswith("code.") or len(values) > 1}
     return {key: values for key, values in sorted(found.items()) if list(values.values()) != [list(runs)]}
 
 

@@ -18,7 +18,8 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.methods.base import uses_own_model
 from fedstrata.models import Model
-from fedstrata.plugins import or_failed
+from fedstrata.plugins import forget_changed, or_failed
+from fedstrata.store.own_code import check_code
 from fedstrata.streams.architectures import Architecture, Architectures
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class TrainedModels:
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
+        forget_changed()
         self._experiment = parse_experiment(record.experiment_yaml, where=str(record.folder / "experiment.yaml"))
+        check_code(self._experiment, ["model", "architectures"])
         self._method = make_method(self._experiment)
         self._architectures = Architectures(self._experiment, self._method)
         self._known: dict[str, Trained] = {}

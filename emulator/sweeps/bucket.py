@@ -307,6 +307,8 @@ class SharedBucket:
 
 def _name(run: SweepRun, kind: str) -> str:
     """Return the name of a run's object in the bucket. `kind` is `tar` or `claim`. The name contains a digest of the
-    experiment, so runs of different experiments never have the same name.
+    experiment without its own code, because some machines lack files of it. So runs of different experiments never have
+    the same name. `state_of` compares the code.
     """
-    return f"{run.path.as_posix()}/{run.experiment.digest[:12]}.{kind}"
+    experiment = run.experiment.model_copy(update={"code": {}})
+    return f"{run.path.as_posix()}/{experiment.digest[:12]}.{kind}"

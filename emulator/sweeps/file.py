@@ -22,6 +22,7 @@ from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import checked, overridden, override_of
+from fedstrata.store.own_code import with_digests
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices, which become names of folders
 # The columns of table.csv, which follow the columns that name the cell and the choice on each axis
@@ -283,7 +284,9 @@ def _experiments(base: dict[str, Any], own: Overrides, seeds: Sequence[int], whe
     """Return the experiment of a cell in a setting, once for each seed."""
     try:
         document = overridden(base, [override_of(key, value) for key, value in own.items()])
-        return [checked(document, Path(where).parent, seed) for seed in seeds]
+        found = [checked(document, Path(where).parent, seed) for seed in seeds]
+        code = with_digests(found[0]).code
+        return [each.model_copy(update={"code": code}) for each in found]
     except ExperimentError as error:
         raise type(error)(f"{where}: {str(error).removeprefix('--set ')}") from None
 

@@ -19,6 +19,7 @@ from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import load_experiment
+from fedstrata.store.own_code import changed_code
 
 SWEEP = "sweep.yaml"
 OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # the content of a run's folder before the record
@@ -96,11 +97,19 @@ def state_of(folder: Path, experiment: Experiment) -> FolderState:
                 f"{strange[0]} does not belong to a run of this sweep; remove it, or choose another folder"
             )
         return FolderState.NEW
-    if there.digest != experiment.digest:
+    changed, is_done = changed_code(there, experiment), completed_record(folder) is not None
+    if changed is None:
         raise OutputError(
             f"{folder} holds a run of another experiment, {there.run_id}; remove it, or choose another folder"
         )
-    if completed_record(folder) is not None:
+    if changed and is_done:
+        raise OutputError(
+            f"{', '.join(changed)} changed after the run in {folder}; restore the old text, remove this folder, or "
+            "choose another --out"
+        )
+    if changed:
+        return FolderState.NEW
+    if is_done:
         return FolderState.DONE
     return FolderState.HALF if (folder / "state").is_dir() else FolderState.NEW
 

@@ -8,10 +8,10 @@ import hashlib
 import re
 from collections.abc import Container, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedstrata.experiment.energy import EnergySettings
 from fedstrata.experiment.faults import Fault, KillFault, PauseFault
@@ -42,6 +42,7 @@ from fedstrata.experiment.sections import (
 # Most examples of all devices together. With so many, values of updates in the exact sum are limited to ±1. With fewer
 # examples, larger values fit. Without this limit, one device that claims too many could get all updates refused.
 MOST_EXAMPLES = 1 << 30
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Experiment(Settings):
@@ -98,6 +99,13 @@ class Experiment(Settings):
     """Devices that join after the other devices have been grouped."""
     faults: tuple[Fault, ...] = ()
     """Failures that the run causes on purpose; they do not change the run's id."""
+    code: dict[str, Sha256] = Field(default_factory=dict)
+    """SHA-256 of each file of own code, which commands add; no process uses a file that has changed since then."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty_code(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = serialise(self)
+        return found if self.code else {key: value for key, value in found.items() if key != "code"}
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:

@@ -75,7 +75,7 @@ def test_the_resolved_file_is_read_back_as_the_same_experiment() -> None:
 
 def test_every_key_of_the_resolved_file_is_written() -> None:
     resolved = yaml.safe_load(small().to_yaml())
-    assert list(resolved) == list(Experiment.model_fields)
+    assert [*resolved, "code"] == list(Experiment.model_fields)  # `code` is written if there is own code
     assert list(resolved["method"]) == list(OneShot.Options.model_fields)
     assert set(resolved["links"]["lps-gps"]) == set(LinkSettings.model_fields)
 

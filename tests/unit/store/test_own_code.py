@@ -1,0 +1,120 @@
+"""The digests of own code: which files they cover, and what happens if a file changes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from emulator.sweeps.folder import FolderState, state_of
+from fedstrata.errors import ExperimentError, OutputError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.own_files import own_files
+from fedstrata.plugins import forget_changed, load_plugin
+from fedstrata.store.own_code import changed_code, check_code, with_digests
+
+TEXT = """
+name: own
+partition: {kind: iid, devices: 2, examples_per_device: 20}
+model: {name: "mine:model"}
+method: fedavg
+"""
+MINE = """
+import json
+from importlib import import_module
+
+def model(settings, info):
+    from parts.layers import hidden
+    import_module("late")
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with own code that imports further files of it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts").mkdir()
+    files = {
+        "mine.py": MINE, "parts/__init__.py": "", "parts/layers.py": "from . import sizes\nhidden = 3\n",
+        "parts/sizes.py": "size = 4\n", "late.py": "", "unused.py": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def experiment() -> Experiment:
+    return with_digests(parse_experiment(TEXT))
+
+
+@pytest.mark.usefixtures("home")
+def test_the_files_are_those_that_the_module_imports_from_its_folder() -> None:
+    found = ["late.py", "mine.py", "parts/__init__.py", "parts/layers.py", "parts/sizes.py"]
+    assert list(own_files("mine")) == list(experiment().code) == found
+
+
+@pytest.mark.parametrize("name", ["numpy", "numpy.linalg", "os.path", "fedstrata.methods", "device", "absent", "sys"])
+def test_modules_of_python_of_fedstrata_and_of_packages_have_no_own_files(name: str) -> None:
+    assert own_files(name) == {}
+
+
+def test_without_own_code_an_experiment_keeps_its_digest() -> None:
+    plain = parse_experiment(TEXT, overrides=["model.name=mlp"])
+    assert with_digests(plain).digest == plain.digest
+    assert plain.digest == "921e15cfc9f5878c6e409cfe5a2f5faeecddc51c6895c961d1bfc1af5eaf357f"
+
+
+@pytest.mark.parametrize("name", ["mine.py", "parts/sizes.py", "late.py"])
+def test_a_changed_file_makes_another_run_and_is_named(home: Path, name: str) -> None:
+    before = experiment()
+    (home / name).write_text((home / name).read_text() + "x = 1\n")
+    with pytest.raises(ExperimentError, match=f"{name} has changed since the run began: its SHA-256 begins with "):
+        check_code(before)
+    with pytest.raises(ExperimentError, match=f"{name} has changed since the run began"):
+        with_digests(parse_experiment(before.to_yaml()))
+    assert experiment().run_id != before.run_id
+    assert changed_code(before, experiment()) == [name]
+
+
+def test_a_file_that_is_not_imported_and_other_line_ends_change_nothing(home: Path) -> None:
+    before = experiment()
+    (home / "unused.py").write_text("x = 1\n")
+    (home / "mine.py").write_bytes((home / "mine.py").read_bytes().replace(b"\n", b"\r\n"))
+    check_code(before)
+    assert experiment().digest == before.digest
+
+
+def test_a_file_that_is_not_on_this_machine_is_not_compared(home: Path) -> None:
+    before = experiment()
+    (home / "late.py").unlink()
+    check_code(before)
+    assert changed_code(before, experiment()) == []
+
+
+def test_two_experiments_with_another_setting_differ_in_more_than_code(home: Path) -> None:
+    before = experiment()
+    (home / "mine.py").write_text("x = 1\n")
+    assert changed_code(before, with_digests(parse_experiment(TEXT, seed=3))) is None
+
+
+def test_a_sweep_refuses_a_completed_run_of_earlier_code_and_repeats_an_incomplete_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, before = home / "run", experiment()
+    (folder / "state").mkdir(parents=True)
+    (folder / "experiment.yaml").write_text(before.to_yaml())
+    assert state_of(folder, experiment()) is FolderState.HALF
+    (home / "mine.py").write_text("x = 1\n")
+    assert state_of(folder, experiment()) is FolderState.NEW
+    monkeypatch.setattr("emulator.sweeps.folder.completed_record", lambda _: "a record")
+    with pytest.raises(OutputError, match=r"^mine.py changed after the run in .*run; restore"):
+        state_of(folder, experiment())
+
+
+def test_edited_code_is_imported_again_in_the_same_process(home: Path) -> None:
+    (home / "edited.py").write_text("import edited_part\ndef f():\n    return edited_part.number\n")
+    for number in (1, 22):
+        (home / "edited_part.py").write_text(f"number = {number}\n")
+        os.utime(home / "edited_part.py", (number, number))  # so that no compiled file is taken for it
+        forget_changed()
+        assert load_plugin("edited:f", "model")() == number

@@ -23,6 +23,9 @@ FILES = {"ca.crt": CA, "tls.crt": CERT, "tls.key": KEY}  # keys of a Secret, as 
 AUTHORITY_FILES = {"tls.crt": CA, "tls.key": CA_KEY}
 FIRST = "first"  # after a renewal of the authority, also the fingerprint of the first one, for pods that know it
 RENEW_DAYS = 120  # a certificate with fewer days left is made again by the next `fedstrata up`
+# Whoever may read Secrets or make pods in the namespace can sign with a release's authority. So it ends earlier than an
+# authority in a folder.
+AUTHORITY_DAYS = 730
 MOST_LPS = 16  # LPSs that get a certificate if only the GPS knows how many the run needs; the chart has the same limit
 
 
@@ -48,6 +51,9 @@ class ReleaseCertificates:
             CertificateError: another program has made a Secret with a required name. In this case nothing is written.
         """
         authority = self._found_authority()
+        if authority is not None and authority.days_left < 0:
+            self._secrets.delete(self.secret(AUTHORITY))
+            authority = None
         lacking = list(holders)
         if authority is not None:
             lacking = [who for who in holders if not self._fits(who, holders[who], authority, server_domain)]
@@ -137,6 +143,13 @@ class ReleaseCertificates:
             return first.decode()
         return hashlib.sha256(self.existing_authority().files()[CA]).hexdigest()[:16]
 
+    def advice(self) -> str:
+        """Return what to do about an authority that ends soon. The text is empty if there is nothing to do."""
+        left = self.existing_authority().days_left
+        if left >= RENEW_DAYS:
+            return ""
+        return f"the authority of {self} ends in {left} days; change it: {self.command} --authority new"
+
     @property
     def domain(self) -> str:
         """The domain in the release's certificates. It consists of the release's name and namespace. The chart uses the
@@ -179,7 +192,7 @@ class ReleaseCertificates:
         """Make an authority, and return it. If another `fedstrata up` has made an authority in the meantime, return
         that authority instead.
         """
-        authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
+        authority, name = Authority.new(self.domain, AUTHORITY_DAYS), self.secret(AUTHORITY)
         if self._secrets.create(name, _authority_secret(authority)):
             self._new.append(name)
         return self.existing_authority()
@@ -199,7 +212,7 @@ class ReleaseCertificates:
             return False
         has_names = set(issued.peer.names) == set(names)
         is_known = {*server_names(names, server_domain)} <= {*dns_names(issued.certificate)}
-        return has_names and is_known and issued.days_left >= RENEW_DAYS
+        return has_names and is_known and issued.days_left >= min(RENEW_DAYS, authority.days_left)
 
 
 def holders_of(values: Mapping[str, Any], experiment: Experiment) -> dict[str, list[Name]]:

@@ -306,6 +306,8 @@ class _Upgrade:
             if holders:
                 if made := self._certificates.make(holders, values.get("outside", {}).get("serverDomain") or ""):
                     self._tell(f"made certificates for {listed(made)}")
+                if advice := self._certificates.advice():
+                    self._tell(advice)
                 values = merge_values([values, {"tls": {"authority": self._certificates.fingerprint()}}])
             yield values
         except BaseException:

@@ -34,12 +34,14 @@ class Authority:
     before: tuple[x509.Certificate, ...] = ()  # earlier authorities that are still trusted
 
     @classmethod
-    def new(cls, domain: str) -> Self:
-        """Create an authority with a new key. Raises CertificateError if `domain` is not allowed in certificates."""
+    def new(cls, domain: str, days: int = AUTHORITY_DAYS) -> Self:
+        """Create an authority with a new key, valid for so many days. Raises CertificateError if `domain` is not
+        allowed in certificates.
+        """
         check_domain(domain)
         key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")
         public = key.public_key()
-        builder = _builder(subject, subject, public, AUTHORITY_DAYS)
+        builder = _builder(subject, subject, public, datetime.now(UTC) + timedelta(days=days))
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
@@ -92,7 +94,13 @@ class Authority:
                 f"the authority of {self.domain!r} has been renewed already, and the old one is still trusted; "
                 "run fedstrata certs renew, and then fedstrata certs renew --authority drop"
             )
-        return replace(type(self).new(self.domain), before=(self.certificate,))
+        valid = self.certificate.not_valid_after_utc - self.certificate.not_valid_before_utc
+        return replace(type(self).new(self.domain, valid.days), before=(self.certificate,))
+
+    @property
+    def days_left(self) -> int:
+        """The number of whole days for which the authority is still valid; negative if it has expired."""
+        return (self.certificate.not_valid_after_utc - datetime.now(UTC)).days
 
     def alone(self) -> Self:
         """Return a copy of this authority that no longer trusts the predecessor's certificates."""
@@ -142,13 +150,16 @@ class Authority:
         days: int = CERTIFICATE_DAYS,
         server_domain: str = "",
     ) -> bytes:
-        """Return a certificate for a public key with these names, in PEM. Raises CertificateError like `issued`."""
+        """Return a certificate for a public key with these names, in PEM. It ends no later than the authority. Raises
+        CertificateError like `issued`.
+        """
         if not 0 < len(names) <= MOST_NAMES:
             raise CertificateError(
                 f"a certificate must have 1 to {MOST_NAMES} names, not {len(names)}; give the process devices with "
                 "consecutive numbers, which share one name"
             )
-        builder = _builder(_subject(_common_name(names)), self.certificate.subject, key, days)
+        until = min(datetime.now(UTC) + timedelta(days=days), self.certificate.not_valid_after_utc)
+        builder = _builder(_subject(_common_name(names)), self.certificate.subject, key, until)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         uris = [x509.UniformResourceIdentifier(name.uri(self.domain)) for name in sorted(names, key=str)]
@@ -220,12 +231,11 @@ def _common_name(names: Collection[Name]) -> str:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, until: datetime
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - CLOCKS_DIFFER).not_valid_after(now + timedelta(days=days))
+    return builder.not_valid_before(datetime.now(UTC) - CLOCKS_DIFFER).not_valid_after(until)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -322,11 +322,11 @@ class TlsFiles:
         return None if is_vouched_for else "comes from an authority that is no longer trusted"
 
     def end_s(self) -> float:
-        """Return when the certificate ends, in seconds since 1970."""
-        from fedstrata.trust.certificates import standing
+        """Return when the certificate ends, or all authorities if this is earlier, in seconds since 1970."""
+        from fedstrata.trust.certificates import certificates_in, standing
 
         until, _ = standing(self.cert, self.ca)
-        return until.timestamp()
+        return min(until, max(one.not_valid_after_utc for one in certificates_in(self.ca))).timestamp()
 
     def is_shown_as(self, other: "TlsFiles") -> bool:
         """Return whether these files and the other files have the same certificate, key and authorities."""

@@ -13,7 +13,7 @@ from fedstrata.errors import CertificateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.certificates import dns_names
-from fedstrata.trust.files import CA
+from fedstrata.trust.files import CA, CA_KEY
 from fedstrata.trust.names import Name
 from tests.support.kept_secrets import Kept
 
@@ -292,3 +292,56 @@ def test_a_list_that_somebody_else_keeps_is_not_written() -> None:
     kept.others.add("lab-tls-revoked")
     with pytest.raises(CertificateError, match="Secret lab-tls-revoked was not made here"):
         ReleaseCertificates(LAB, kept).revoke([Name("gps")])
+
+
+# --- the end of an authority ----------------------------------------------------------------------------------------
+
+
+def with_authority_of(days: int) -> tuple[Kept, ReleaseCertificates]:
+    """A release whose authority is valid for so many days from now."""
+    kept = Kept()
+    certificates = ReleaseCertificates(LAB, kept)
+    certificates.make(GPS)
+    files = Authority.new("lab.garden", days).files()
+    kept["lab-tls-authority"] = {"tls.crt": files[CA], "tls.key": files[CA_KEY]}
+    return kept, certificates
+
+
+def days_of(certificate: bytes) -> int:
+    found = x509.load_pem_x509_certificate(certificate)
+    return (found.not_valid_after_utc - found.not_valid_before_utc).days
+
+
+def test_a_releases_authority_is_valid_for_two_years_and_so_is_its_successor(kept: Kept) -> None:
+    assert days_of(kept["lab-tls-authority"]["tls.crt"]) == 730
+    authority = ReleaseCertificates(LAB, kept).existing_authority()
+    assert days_of(authority.succeeded().files()[CA]) == 730
+
+
+@pytest.mark.parametrize(
+    ("days", "issued", "says"), [(500, 365, ""), (100, 99, "ends in 99 days; change it"), (1, 0, "ends in 0")]
+)
+def test_a_certificate_ends_no_later_than_its_authority_and_is_not_made_again_and_again(
+    days: int, issued: int, says: str
+) -> None:
+    kept, certificates = with_authority_of(days)
+    assert certificates.make(GPS) == ["gps", "operator"]
+    assert issued <= days_of(kept["lab-tls-gps"]["tls.crt"]) <= issued + 1
+    assert says in certificates.advice()
+    assert bool(certificates.advice()) is bool(says)
+    assert certificates.make(GPS) == []
+
+
+def test_an_authority_that_has_ended_is_replaced() -> None:
+    kept, certificates = with_authority_of(0)
+    assert certificates.make(GPS) == ["gps", "operator"]
+    assert days_of(kept["lab-tls-authority"]["tls.crt"]) == 730
+    assert certificates.advice() == ""
+
+
+def test_a_process_shows_the_end_of_its_authority_if_this_is_earlier() -> None:
+    kept, certificates = with_authority_of(100)
+    certificates.make(GPS)
+    end = certificates.existing_authority().certificate.not_valid_after_utc.timestamp()
+    with tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps") as tls:
+        assert tls.end_s() == end

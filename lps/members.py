@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fedstrata.clock.devices import Presence
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.methods.cohort import cohort
 from fedstrata.rounds import ChildLimits, HeldOut
-from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
 from fedstrata.tensors import Route

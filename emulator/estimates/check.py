@@ -18,12 +18,12 @@ from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.methods import Method, Moment, make_method
+from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.architectures import Architectures
-from fedstrata.streams.cohort import cohort_size
 from fedstrata.streams.homes import are_placed_by_index, lps_known
 from fedstrata.streams.streams import streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding

@@ -24,9 +24,9 @@ from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.quantities import DURATION, RATE, written_devices
 from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Moment, make_method
+from fedstrata.methods.cohort import cohort
 from fedstrata.partitions import example_counts
 from fedstrata.record.timeline import PARTS
-from fedstrata.streams.cohort import cohort
 from fedstrata.streams.homes import are_placed_by_index, asks_in_training, homes_of, spans_lps
 from fedstrata.v1 import rounds_pb2 as pb
 

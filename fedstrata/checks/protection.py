@@ -13,9 +13,9 @@ from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import MOST_MASKED, ProfilePrivacy
 from fedstrata.experiment.quantities import DURATION
 from fedstrata.methods import Method
+from fedstrata.methods.cohort import cohort_size
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.privacy.updates import UpdateBudget, budget_of
-from fedstrata.streams.cohort import cohort_size
 from fedstrata.streams.homes import home_of, homes_of
 from fedstrata.tensors.exact_sum import largest_value
 

@@ -263,6 +263,10 @@ class Facts:
     """Section `training` of the experiment."""
     privacy: PrivacySettings | None = None
     """Section `privacy` of the experiment; None if it has none."""
+    cohorts: Callable[[int], Sequence[Sequence[int]]] = field(default=lambda _: (), repr=False, compare=False)
+    """Function of an LPS round. For each server that averages after this round, it returns the indexes of the devices
+    that are asked. It returns nothing if every device is asked in every round.
+    """
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
     """Function that constructs the model."""
 

@@ -10,12 +10,14 @@ a_k (‖a_i‖₁ in the paper). This number, a_k, counts the gradients in the s
 The GPS knows n_k, so it calculates τ before training and sends τ to all devices. Each device sends τ/a_k times its
 change, so FedAvg's mean is the sum above. For the value of a_k with momentum, see `gradients_in` of SCAFFOLD.
 
-Departure: τ is the mean over the devices of the first plan, so without newcomers. In the paper it is the mean over the
-devices of the round. Both are equal if no device is absent or new. Statistics of normalisation layers are averaged as
-in FedAvg, without scaling.
+With `training.participation`, n and both sums are over the devices that the round asks. The GPS calculates τ for each
+LPS round. If each LPS averages its own devices, τ is also calculated for each LPS.
+
+Departure: τ does not consider newcomers, nor that devices are late, leave or move to other LPSs. Statistics of
+normalisation layers are averaged as in FedAvg, without scaling.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -41,14 +43,29 @@ class FedNova(FedAvg):
         }
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Declare the array that the GPS sends to all devices: τ, the mean number of steps, shape (1,)."""
-        return {STEPS: ("float64", (1,))}
+        """Declare the array that the GPS sends to all devices: τ, the mean number of steps, shape (1,). With
+        `training.participation` it has the shape (LPS rounds, servers that average).
+        """
+        servers = len(self.facts.cohorts(0))
+        return {STEPS: ("float64", (self.facts.training.lps_rounds, servers) if servers else (1,))}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Return a plan with one cluster, and with τ, the mean number of steps weighted by examples."""
-        training, examples = self.facts.training, [device.num_examples for device in answers.devices]
-        weighted = sum(count * gradients_in(training.steps(count), training) for count in examples)
-        return replace(super().plan(moment, answers, before), told={STEPS: np.array([weighted / sum(examples)])})
+        counts = {device.device_index: device.num_examples for device in answers.devices}
+        rounds = [self.facts.cohorts(number) for number in range(self.facts.training.lps_rounds)]
+        if any(rounds):
+            means = np.array([[self._mean_steps(counts, asked) for asked in servers] for servers in rounds])
+        else:
+            means = np.array([self._mean_steps(counts, counts)])
+        return replace(super().plan(moment, answers, before), told={STEPS: means})
+
+    def _mean_steps(self, counts: Mapping[int, int], devices: Iterable[int]) -> float:
+        """Return τ over these devices. `counts` has the numbers of examples. If it has none of these devices, because
+        all are new, return τ over all devices in `counts`.
+        """
+        training = self.facts.training
+        examples = [counts[each] for each in devices if each in counts] or counts.values()
+        return sum(count * gradients_in(training.steps(count), training) for count in examples) / sum(examples)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Return 0, the number of the only cluster."""
@@ -56,11 +73,13 @@ class FedNova(FedAvg):
 
     async def local(self, work: Work) -> Outcome:
         """Train as FedAvg does. Then multiply the change of the weights by τ/a_k."""
-        mean = work.told[STEPS]
-        if not 0 < mean[0] < np.inf:
-            raise PayloadError(f"the GPS sent {mean} as the mean number of steps; expected one finite number above 0")
+        servers = self.facts.cohorts(work.lps_round)
+        own = next((number for number, asked in enumerate(servers) if work.device_index in asked), 0)
+        mean = work.told[STEPS][work.lps_round, own] if servers else work.told[STEPS][0]
+        if not 0 < mean < np.inf:
+            raise PayloadError(f"the GPS sent {mean} as the mean number of steps; expected a finite number above 0")
         trained = await work.train(work.start)
-        scale, weighted = mean[0] / gradients_in(trained.steps, self.facts.training), work.model.trainable.size
+        scale, weighted = mean / gradients_in(trained.steps, self.facts.training), work.model.trainable.size
         weights = trained.weights.copy()
         weights[:weighted] = work.start[:weighted] + np.float32(scale) * (weights - work.start)[:weighted]
         return replace(Outcome.of(trained), weights=weights)

@@ -3,12 +3,13 @@ of an experiment file.
 """
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Facts, Method
+from fedstrata.methods.cohort import cohorts_of_file
 from fedstrata.tasks import make_task
 
 DEFAULT = "one_shot"
@@ -86,5 +87,6 @@ def facts_of(experiment: Experiment) -> Facts:
         true_groups=len(set(groups)) if groups else None,
         training=experiment.training,
         privacy=experiment.privacy,
+        cohorts=lru_cache(maxsize=4)(partial(cohorts_of_file, experiment)),
         make_model=partial(build_model, experiment.model, info),
     )

@@ -21,8 +21,8 @@ from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.privacy import UpdatePrivacy
 from fedstrata.methods import make_method
+from fedstrata.methods.cohort import Cohorts, cohorts
 from fedstrata.noise import Noise, epsilon_of, noise_multiplier_of, on_grid
-from fedstrata.streams.cohort import Cohorts, cohorts
 from fedstrata.tensors.layout import Flat
 
 ROUNDING = 1e-9  # an update clipped to `clip` may be longer by this share, because float64 rounds

@@ -4,6 +4,7 @@ Where a method corrects gradients, the loop adds the term to the loss and lets a
 """
 
 import doctest
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -171,7 +172,8 @@ def summary(record: RunRecord) -> dict[str, Any]:
 
 def assert_equal(record: RunRecord, expected: Weights) -> None:
     assert record.summary.status == "completed", record.summary.reason
-    found = load_file(record.folder / "models" / "cluster-0.safetensors")
+    (cluster,) = record.summary.clusters
+    found = load_file(record.folder / "models" / f"{cluster}.safetensors")
     assert set(found) == set(expected)
     for name, tensor in expected.items():
         assert np.abs(found[name] - tensor.numpy()).max() < 1e-6, name
@@ -340,6 +342,60 @@ def test_fednova_divides_each_change_by_its_steps_and_goes_on_by_their_mean(mome
     assert max(float((everybodys[name] - plain[name]).abs().max()) for name in plain) > 1e-4
     assert_equal(record, everybodys)
     assert_accuracies(record, [everybodys] * DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("lps", "lps_rounds", "participation", "momentum"),
+    [(0, 1, 2, 0.0), (0, 2, 3, 0.5), (2, 1, 1, 0.0), (2, 1, 0.5, 0.5), (2, 2, 1, 0.0), (2, 3, 2, 0.5)],
+)
+def test_fednova_takes_the_mean_number_of_steps_over_the_cohort_of_each_server(
+    lps: int, lps_rounds: int, participation: float, momentum: float, tmp_path: Path
+) -> None:
+    """In batches of 10, three devices take 6 steps and two take 5. With several LPS rounds, each LPS is a server."""
+    counts = [len(data_of(device).train) for device in range(DEVICES)]
+    gradients = [gradients_in(device, momentum, 10) for device in range(DEVICES)]
+
+    def asked(home: int, number: int) -> list[int]:
+        there = [device for device in range(DEVICES) if device % max(1, lps) == home]
+        size = participation if isinstance(participation, int) else math.ceil(participation * len(there))
+        drawn = sorted(there, key=lambda device: np.random.default_rng([0, 0x636F686F, number, device]).random())
+        return drawn[: int(size)]
+
+    def moved(start: Weights, devices: list[int], number: int) -> Weights:
+        whole = sum(counts[device] for device in devices)
+        mean = sum(counts[device] / whole * gradients[device] for device in devices)
+        found = {device: trained(device, start, number, momentum=momentum, size=10) for device in devices}
+        return {
+            name: tensor + mean * sum(counts[d] / whole * (found[d][name] - tensor) / gradients[d] for d in devices)
+            for name, tensor in start.items()
+        }
+
+    everybodys, homes, means = initial(), range(max(1, lps)), set[float]()
+    for number in range(0, ROUNDS * lps_rounds, lps_rounds):
+        if lps_rounds == 1:
+            together = [device for home in homes for device in asked(home, number)]
+            everybodys = moved(everybodys, together, number)
+            means.add(sum(counts[d] * gradients[d] for d in together) / sum(counts[d] for d in together))
+            continue
+        models, examples = [], []
+        for home in homes:
+            model = everybodys
+            for each in range(number, number + lps_rounds):
+                model = moved(model, asked(home, each), each)
+            models.append(model)
+            examples.append(sum(counts[d] for each in range(number, number + lps_rounds) for d in asked(home, each)))
+        everybodys = {
+            name: sum(n * model[name] for n, model in zip(examples, models, strict=True)) / sum(examples)
+            for name in everybodys
+        }  # fmt: skip
+    assert lps_rounds > 1 or len(means) > 1, "each cohort has the same mean, so the test would show nothing"
+    overrides = (
+        f"training={{participation: {participation}, batch_size: 10, lps_rounds_per_global_round: {lps_rounds}, "
+        f"global_rounds: {ROUNDS}, local_epochs: 1, optimiser: {{learning_rate: 0.1, momentum: {momentum}}}}}",
+        *([f"topology={{lps: {lps}}}"] if lps else []),
+    )
+    record = run_in_process(small("method=fednova", *overrides), tmp_path / "run")
+    assert_equal(record, everybodys)
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])

@@ -18,6 +18,7 @@ from emulator.runs.progress import progress_line, status_fields
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods.cohort import cohort
 from fedstrata.noise import Noise, ResearchNoise, SealedNoise, epsilon_of, noise_multiplier_of
 from fedstrata.partitions import device_data
 from fedstrata.privacy.report import EpsilonSpent, privacy_lines
@@ -26,7 +27,6 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
-from fedstrata.streams.cohort import cohort
 from fedstrata.tensors import ExactSum, Flat
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.experiment.sections import MAX_DEVICES
-from fedstrata.streams.cohort import COHORT, cohort
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods.cohort import COHORT, cohort, cohorts_of_file
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,22 @@ def test_who_is_asked_does_not_depend_on_order_nor_on_how_devices_are_split_but_
 
 def test_the_address_is_no_devices() -> None:
     assert COHORT > MAX_DEVICES
+
+
+def test_the_cohorts_of_the_file_are_those_that_the_servers_draw() -> None:
+    """Device 4 joins in global round 3. If each LPS averages, it has a cohort of its own."""
+    text = """
+name: a
+partition: {kind: iid, devices: 6, examples_per_device: 10}
+method: fedavg
+topology: {lps: 2, devices: [[0, 1, 4], [2, 3, 5]]}
+newcomers: {devices: [4], from_global_round: 3}
+training: {participation: 2, lps_rounds_per_global_round: KAPPA}
+"""
+    together, apart = (parse_experiment(text.replace("KAPPA", kappa), seed=7) for kappa in ("1", "2"))
+    assert cohorts_of_file(together, 1) == [sorted([*cohort([0, 1], 2, 7, 1), *cohort([2, 3, 5], 2, 7, 1)])]
+    assert cohorts_of_file(together, 2) == [sorted([*cohort([0, 1, 4], 2, 7, 2), *cohort([2, 3, 5], 2, 7, 2)])]
+    assert cohorts_of_file(apart, 3) == [cohort([0, 1], 2, 7, 3), cohort([2, 3, 5], 2, 7, 3)]
+    assert cohorts_of_file(apart, 4) == [cohort([0, 1, 4], 2, 7, 4), cohort([2, 3, 5], 2, 7, 4)]
+    everybody = together.model_copy(update={"training": together.training.model_copy(update={"participation": None})})
+    assert cohorts_of_file(everybody, 1) == []

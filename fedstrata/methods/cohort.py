@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from heapq import nsmallest
+from itertools import chain
 
-from fedstrata.streams.first_draws import first_draws
+from fedstrata.experiment import Experiment
+from fedstrata.methods.first_draws import first_draws
 
 COHORT = 0x636F686F  # "coho": second number of these draws' addresses; in a device's draws it is the index
 
@@ -47,6 +49,25 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
         often.update(there)
         most.append(max(often.values()))
     return Cohorts(asked=asked, most=tuple(most))
+
+
+def cohorts_of_file(experiment: Experiment, lps_round: int) -> list[list[int]]:
+    """Return, for each server that averages after an LPS round, the devices that the round asks, as far as the
+    experiment file says. Devices that are absent, late or moved are not considered. Without `training.participation`,
+    return an empty list.
+
+    Servers are the LPSs of a topology or, if there is one LPS round per global round, only the GPS.
+    """
+    training, topology, newcomers = experiment.training, experiment.topology, experiment.newcomers
+    if training.participation is None:
+        return []
+    is_early = newcomers and lps_round < (newcomers.from_global_round - 1) * training.lps_rounds_per_global_round
+    absent = experiment.newcomer_indexes if is_early else frozenset()
+    count, lps = experiment.device_count, topology.lps if topology else 1
+    homes = (topology and topology.devices) or [range(home, count, lps) for home in range(lps)]
+    there = [[device for device in home if device not in absent] for home in homes]
+    asked = [cohort(home, training.participation, experiment.seed, lps_round) for home in there]
+    return asked if training.lps_rounds_per_global_round > 1 else [sorted(chain.from_iterable(asked))]
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:

@@ -29,12 +29,13 @@ def try_experiment(experiment: Experiment) -> None:
         FedstrataError: a model or the task is not usable, or the second training gives another result.
     """
     training_job(experiment, 0)  # refuses data on boards, and limits threads
-    dataset, size = load_dataset(experiment.data, experiment.seed), experiment.training.batch_size
+    dataset, training = load_dataset(experiment.data, experiment.seed), experiment.training
     try_all(experiment, Architectures(experiment, make_method(experiment)), dataset, make_task(experiment))
-    lone = next((index for index, n in enumerate(example_counts(experiment, dataset)) if n % size == 1), None)
-    if lone is not None:
-        job = training_job(experiment, lone)
-        if job.steps * size >= len(job.examples):
+    counts = example_counts(experiment, dataset)
+    ends = [training.epoch_examples(n) - (training.batches(n) - 1) * training.batch_size for n in counts]
+    if 1 in ends and training.batch_size > 1:  # sizes of the last batches of an epoch
+        job = training_job(experiment, ends.index(1))
+        if job.steps >= training.batches(len(job.examples)):
             train(replace(job, epochs=1))
     train_twice(experiment)
 

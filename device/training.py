@@ -7,7 +7,7 @@ This matters because the rounding of a matrix product may depend on the alignmen
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +20,6 @@ from device.optimisers import State, clip, dense, optimiser_of
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import TrainingSettings
-from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
 from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
@@ -92,12 +91,12 @@ class TrainingJob:
         """
         if self.epochs is None:
             return self.training.steps(len(self.examples))
-        return self.epochs * -(-len(self.examples) // self.training.batch_size)
+        return self.epochs * self.training.batches(len(self.examples))
 
     @property
     def trained_examples(self) -> int:
         """The number of examples in all steps. An example is counted each time that it is used."""
-        return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
+        return self.training.examples_of_steps(self.steps, len(self.examples))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,7 +191,7 @@ def _of_lone_example(job: TrainingJob) -> str:
         return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give the device more: "
     return (
         f"training.batch_size {size} leaves a batch of 1 of the {number} examples of device {job.device_index}; "
-        "choose another: "
+        "choose another, or set training.last_batch to joined: "
     )
 
 
@@ -251,8 +250,9 @@ def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 def batch_orders(job: TrainingJob) -> Iterator[Indices]:
     """Yield the indexes of the examples of each batch, step by step."""
-    size = job.training.batch_size
-    cut = (order[start : start + size] for order in epoch_orders(job) for start in range(0, len(order), size))
+    size, count = job.training.batch_size, len(job.examples)
+    ends = [number * size for number in range(1, job.training.batches(count))] + [job.training.epoch_examples(count)]
+    cut = (order[start:end] for order in epoch_orders(job) for start, end in pairwise((0, *ends)))
     return islice(cut, job.steps)
 
 
@@ -262,7 +262,7 @@ def batches(job: TrainingJob) -> Iterator[Batch]:
     """
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.stream]
-    an_epoch = -(-len(job.examples) // job.training.batch_size)
+    an_epoch = job.training.batches(len(job.examples))
     while slab := list(islice(orders, SLAB_BATCHES)):
         epochs = np.repeat(np.arange(done, done + len(slab)) // an_epoch, [len(order) for order in slab])
         examples, at = job.examples.drawn(np.concatenate(slab), address, epochs), 0

@@ -90,6 +90,8 @@ def _why_alone(job: TrainingJob) -> str | None:
         return "the optimiser is not plain SGD"
     if job.targets is not None:
         return "the method replaces labels by targets"
+    if job.training.last_batch != "kept":
+        return "last batches have other sizes"
     return None if job.only is None else "the method trains only some of the tensors"
 
 

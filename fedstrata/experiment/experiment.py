@@ -241,6 +241,8 @@ class Experiment(Settings):
         del resolved["data"]["folder"], resolved["data"]["download"]
         for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
             del model["weights"]
+        if self.training.last_batch == "kept":
+            del resolved["training"]["last_batch"]  # so the ids of runs without this key stay the same
         resolved["partition"] = without_path(resolved["partition"])
         updates = self.privacy.updates if self.privacy is not None else None
         sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much

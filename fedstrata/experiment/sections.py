@@ -418,12 +418,6 @@ def _named(value: Any, default: str) -> Any:
     return {"name": default, **value} if isinstance(value, Mapping) else value
 
 
-def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
-    """Return the number of examples in the batches of this many steps. The last batch of an epoch can be smaller."""
-    epochs, rest = divmod(steps, -(-examples // batch_size))
-    return epochs * examples + rest * batch_size
-
-
 class NoOptimiserSettings(Settings):
     """Choose no optimiser: the server adds the mean update to its model, as in FedAvg."""
 
@@ -479,6 +473,10 @@ class TrainingSettings(Settings):
     """Number of batches per LPS round, in place of `local_epochs`."""
     batch_size: int = Field(default=32, ge=1)
     """Number of examples in a batch; the last batch of an epoch may be smaller."""
+    last_batch: Literal["kept", "joined", "dropped"] = "kept"
+    """What happens to a smaller last batch: it is `kept`, `dropped`, or, if it has one example, `joined` to the batch
+    before it.
+    """
     evaluate_every: int = Field(default=1, ge=1)
     """Number n: devices measure the received model in global rounds 1, n + 1, 2n + 1, …, and always the final model."""
     participation: int | float | None = None
@@ -525,20 +523,36 @@ class TrainingSettings(Settings):
         """
         return global_round % self.evaluate_every == 0
 
+    def batches(self, examples: int) -> int:
+        """Return the number of batches in an epoch of a device with this many examples."""
+        full, rest = divmod(examples, self.batch_size)
+        if full and (self.last_batch == "dropped" or (self.last_batch == "joined" and rest == 1)):
+            return full
+        return full + (rest > 0)
+
+    def epoch_examples(self, examples: int) -> int:
+        """Return on how many examples a device with this many examples trains in an epoch."""
+        if self.last_batch != "dropped":
+            return examples
+        return min(examples, self.batches(examples) * self.batch_size)
+
     def steps(self, examples: int) -> int:
         """Return the number of local steps that a device with this many examples takes in an LPS round."""
-        if self.local_steps is not None:
-            return self.local_steps
-        return (self.local_epochs or 1) * -(-examples // self.batch_size)
+        return self.local_steps or (self.local_epochs or 1) * self.batches(examples)
 
     def trained_examples(self, examples: int) -> int:
         """Return the number of examples on which a device with this many examples trains in an LPS round.
 
         If the device trains on an example several times, each time is counted.
         """
-        if self.local_steps is None:
-            return (self.local_epochs or 1) * examples
-        return examples_of_steps(self.local_steps, examples, self.batch_size)
+        return self.examples_of_steps(self.steps(examples), examples)
+
+    def examples_of_steps(self, steps: int, examples: int) -> int:
+        """Return the number of examples in the batches of this many steps of a device with this many examples. The last
+        batch of an epoch can have another size.
+        """
+        epochs, rest = divmod(steps, self.batches(examples))
+        return epochs * self.epoch_examples(examples) + rest * self.batch_size
 
     def asks_all(self, devices: int) -> bool:
         """Return whether an LPS with at most this many devices asks each of them in every round."""

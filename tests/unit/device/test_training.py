@@ -16,7 +16,7 @@ from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
 from device.stacked.training import Stacked
-from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
+from device.training import SLAB_BATCHES, OneByOne, TrainingJob, batch_orders, epoch_orders, limit_threads, train
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import ModelSettings
@@ -144,6 +144,33 @@ def test_local_steps_go_on_into_the_next_epoch(steps: int, seen: int) -> None:
     assert result.steps == len(counted) == steps
     assert job(local_steps=steps).trained_examples == sum(counted)
     assert sum(counted) == seen
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "count", "sizes"),
+    [
+        ("kept", 33, [16, 16, 1]),
+        ("joined", 33, [16, 17]),
+        ("dropped", 33, [16, 16]),
+        ("joined", 34, [16, 16, 2]),
+        ("dropped", 34, [16, 16]),
+        ("joined", 32, [16, 16]),
+        ("dropped", 32, [16, 16]),
+        ("joined", 17, [17]),
+        *((last_batch, count, [count]) for last_batch in ("joined", "dropped") for count in (1, 5)),
+    ],
+)
+def test_a_small_last_batch_is_kept_joined_or_dropped(last_batch: str, count: int, sizes: list[int]) -> None:
+    local = job(count=count, local_epochs=2, last_batch=last_batch)
+    orders = list(batch_orders(local))
+    assert [len(order) for order in orders] == sizes * 2
+    assert np.concatenate(orders[: len(sizes)]).tolist() == next(epoch_orders(local))[: sum(sizes)].tolist()
+    assert (local.steps, local.trained_examples) == (len(orders), 2 * sum(sizes))
+    assert local.training.trained_examples(count) == replace(local, epochs=2).trained_examples == 2 * sum(sizes)
+    some = job(count=count, local_steps=3, last_batch=last_batch)
+    assert some.trained_examples == sum(len(order) for order in batch_orders(some))
+    if last_batch != "kept":
+        assert [each.weights.tobytes() for each in Stacked().train([local] * 2)] == [train(local).weights.tobytes()] * 2
 
 
 def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> None:

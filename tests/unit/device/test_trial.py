@@ -281,7 +281,7 @@ def rows_experiment(folder: Path, name: str, examples: int, *overrides: str) -> 
         (
             "Fitting",
             160,
-            "^training.batch_size 53 leaves a batch of 1 of the 160 examples of device 1; choose another: ",
+            "^training.batch_size 53 leaves a batch of 1 of the 160 examples of device 1; choose another, or set trai",
         ),
         ("Fitting", 1, "^device 1 has 1 example, and the model fails on a batch of 1; give the device more: "),
     ],
@@ -295,7 +295,13 @@ def test_a_trial_before_the_run_refuses_what_would_end_the_run(
 
 
 @pytest.mark.parametrize(
-    ("examples", "overrides"), [(106, ()), (160, ("training.local_epochs=null", "training.local_steps=3"))]
+    ("examples", "overrides"),
+    [
+        (106, ()),
+        (160, ("training.local_epochs=null", "training.local_steps=3")),
+        (160, ("training.last_batch=joined",)),
+        (160, ("training.last_batch=dropped",)),
+    ],
 )
 def test_a_trial_passes_a_run_without_a_batch_of_one_example(
     examples: int, overrides: tuple[str, ...], folder: Path

@@ -305,7 +305,14 @@ def test_the_digest_does_not_say_where_data_lies() -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["name=other", "seed=1", "method.eigenvectors=4", "training.batch_size=31", "deadlines.gps.deadline_s=9"],
+    [
+        "name=other",
+        "seed=1",
+        "method.eigenvectors=4",
+        "training.batch_size=31",
+        "training.last_batch=joined",
+        "deadlines.gps.deadline_s=9",
+    ],
 )
 def test_the_digest_covers_everything_else(override: str) -> None:
     assert small(override).digest != small().digest
@@ -315,7 +322,7 @@ def test_the_digest_leaves_out_what_changes_no_result() -> None:
     resolved = yaml.safe_load(small().to_yaml())
     del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["energy"]
     del resolved["model"]["weights"], resolved["clock"], resolved["compute"]
-    del resolved["schedule"], resolved["secure_aggregation"]
+    del resolved["schedule"], resolved["secure_aggregation"], resolved["training"]["last_batch"]
     resolved["links"] = {link: {way: resolved["links"][link][way] for way in ("up", "down")} for link in LINKS}
     assert hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest() == small().digest
 

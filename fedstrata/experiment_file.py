@@ -34,6 +34,8 @@ from fedstrata.tasks import make_task
 from fedstrata.tasks import registry as tasks_known
 from fedstrata.tasks.registry import task_class, task_settings
 
+LARGEST = 3.4e38  # of float32, in which devices compute
+
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
     """Read an experiment file, apply `key.path=value` overrides, and check the resulting experiment. If `seed` is
@@ -85,6 +87,7 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     try:
         own = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
         experiment = Experiment.model_validate({**document, **own})
+        _check_sizes(experiment.model_dump(mode="python", by_alias=True))
         check_experiment(experiment)
     except ValidationError as error:
         schema = _plain_schema()
@@ -97,6 +100,15 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     except ValueError as error:
         raise ExperimentError(f"experiment: {error}") from None
     return experiment
+
+
+def _check_sizes(value: Any, key: str = "") -> None:
+    """Check all numbers of an experiment. Raises ExperimentError for a number that devices cannot have as float32."""
+    if isinstance(value, int | float) and LARGEST < abs(value) < math.inf:
+        raise ExperimentError(f"{key}: {value!s:.20} is too large for float32; give a number below {LARGEST:g}")
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for name, each in inner:
+        _check_sizes(each, f"{key}.{name}" if key else str(name))
 
 
 @cache

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import DataError
+from fedstrata.process.regular_files import check_regular
 
 Array = NDArray[Any]
 Table = Mapping[str, Array]
@@ -51,13 +52,16 @@ def read_table(path: Path) -> Table:
             missing.
     """
     try:
+        if not path.is_dir():
+            check_regular(path)
         table = READERS.get(path.suffix, _folder)(path)
     except FileNotFoundError:
         raise DataError(f"there is no {path}") from None
     except UnicodeDecodeError:
         raise DataError(f"cannot use {path}: its text is not in UTF-8; save it as UTF-8") from None
     except (DataError, csv.Error, *DAMAGE) as error:
-        raise DataError(f"cannot use {path}: {' '.join(str(error).split())}") from None
+        said = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise DataError(f"cannot use {path}: {said}") from None
     lengths = {name: len(array) if array.ndim else 0 for name, array in table.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"cannot use {path}: its arrays have different numbers of rows: {lengths}")
@@ -71,7 +75,10 @@ def _npz(path: Path) -> Table:
         arrays = np.load(file, allow_pickle=False)
         if not isinstance(arrays, np.lib.npyio.NpzFile):
             raise DataError("it is a single array; write it with numpy.savez(file, x=inputs, y=labels)")
-        return {name: arrays[name] for name in arrays.files}
+        found = {name: arrays[name] for name in arrays.files}
+    if others := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+        raise DataError(f"its member {others[0]} is not an array; write the file with numpy.savez")
+    return found
 
 
 def _csv(path: Path) -> Table:
@@ -183,8 +190,10 @@ def _folder(path: Path) -> Table:
         raise DataError(f"its kind is unknown; use one of {', '.join(READERS)}, or a folder")
     if (path / "state.json").is_file():
         return _saved(path)
-    arrays = {each.stem: np.load(each, mmap_mode="r", allow_pickle=False) for each in sorted(path.glob("*.npy"))}
-    return arrays or _pictures(path)
+    files = sorted(path.glob("*.npy"))
+    for each in files:
+        check_regular(each)
+    return {each.stem: np.load(each, mmap_mode="r", allow_pickle=False) for each in files} or _pictures(path)
 
 
 def _pictures(path: Path) -> Table:
@@ -200,6 +209,7 @@ def _pictures(path: Path) -> Table:
         )
     arrays = []
     for file in files:
+        check_regular(file)
         with image.open(file) as opened:
             array = _pixels(file, opened)
         arrays.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))

@@ -8,9 +8,17 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -23,6 +31,7 @@ PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 DATASETS = ("digits", "fcube", "synthetic", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
 MODELS = ("mlp", "cnn", "lenet5", "convnet", "dropout_cnn", "resnet18")
 MAX_DEVICES = 100_000
+MOST_LAYERS = 1000  # of a built-in model
 Channels = Annotated[int, Field(ge=1, le=4096)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -31,6 +40,17 @@ class Settings(BaseModel):
     """Define the base class of all sections of the experiment file. Sections cannot change, and refuse unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_bool_in_place_of_a_number(cls, values: Any) -> Any:
+        """Refuse true and false in place of a number, which pydantic would take for 1 and 0."""
+        for name, field in cls.model_fields.items() if isinstance(values, Mapping) else ():
+            value = values.get(field.alias or name)
+            members = value if isinstance(value, list | tuple) else [value]
+            if any(isinstance(each, bool) for each in members) and not _takes_bool(field.annotation):
+                raise ValueError(f"{field.alias or name} is true or false; give a number or a text")
+        return values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -43,6 +63,11 @@ class Settings(BaseModel):
                 if name in said:
                     properties[key]["description"] = said[name]
         return schema
+
+
+def _takes_bool(annotation: Any) -> bool:
+    """Return whether a field with this annotation may be true or false."""
+    return annotation in (bool, Any, JsonValue) or any(map(_takes_bool, get_args(annotation)))
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
@@ -177,9 +202,9 @@ class ModelSettings(Settings):
     """
     options: Mapping[str, JsonValue] = {}
     """Arguments of your own class `module:Class`, by name."""
-    hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None
+    hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = Field(default=None, max_length=MOST_LAYERS)
     """Widths of the hidden dense layers; without this key each model has its default."""
-    channels: tuple[Channels, ...] | None = Field(default=None, min_length=1)
+    channels: tuple[Channels, ...] | None = Field(default=None, min_length=1, max_length=MOST_LAYERS)
     """Output channels of each convolution of a `convnet`; without this key `[32, 64, 64, 64, 64]`."""
     activation: Literal["relu", "softmax"] | None = None
     """Function after each convolution of a `convnet`: `relu`, or `softmax` over the channels of a pixel; without this
@@ -498,7 +523,7 @@ class TrainingSettings(Settings):
     @field_validator("participation", mode="before")
     @classmethod
     def _number_or_share(cls, value: Any) -> Any:
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        if value is None or (isinstance(value, int) and value >= 1):
             return value
         if isinstance(value, float) and 0 < value <= 1:
             return value

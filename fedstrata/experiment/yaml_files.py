@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 MOST_VALUES = 200_000  # most values of a document, with its aliases expanded; an experiment has a few hundred
+MOST_CHARACTERS = 4 << 20  # of a text, with its comments; PyYAML reads about 100,000 a second
 MOST_DIGITS = 1000  # most characters of an integer
 BOOL, TIMESTAMP = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
 OTHER_BASE = re.compile(r"[-+]?(0[0-7_]|.*:)")
@@ -76,8 +77,11 @@ def read_yaml(text: str) -> Any:
     """Parse a YAML text, and return the document.
 
     Raises:
-        ValueError: the text is not YAML, or its aliases expand to too many values. The message is one line.
+        ValueError: the text is not YAML or too long, or its aliases expand to too many values. The message is one
+            line.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"has more than {MOST_CHARACTERS} characters; remove comments, or put data into another file")
     try:
         document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
     except Exception as error:  # a wrong tag, such as !!int or !!timestamp, raises errors of many kinds

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from fedstrata.page.feed import Feed
 from fedstrata.page.files import SCRIPTS, STYLES, TYPES, live_page, live_policy, static_file
-from fedstrata.process.http import STAY
+from fedstrata.process.http import NO_SNIFFING, STAY
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 HEADERS = [
     ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
+    NO_SNIFFING,
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 ]

@@ -29,6 +29,7 @@ MOST_REQUESTS = 32  # requests at once, each in a thread; up to twice as many wh
 MOST_STAYING = 128  # lasting connections at once, such as of open pages, each with a waiting thread
 LONGEST_WRITE_S = 60.0  # longest time for which the peer of a lasting connection may read nothing
 NOBODY_ELSES = (".localhost", ".svc", ".cluster.local")  # ends of names that an attacker cannot own
+NO_SNIFFING = ("X-Content-Type-Options", "nosniff")  # a browser must not take text for a page with scripts
 STAY = "fedstrata.stay"  # key of the function that keeps a request's connection open until its next call
 
 
@@ -150,7 +151,7 @@ class StatusServer:
         host, port = split_address(address)
         if host == EVERYWHERE and not has_ipv6():
             host = "0.0.0.0"  # noqa: S104
-        metrics = make_wsgi_app(registry)
+        metrics = _not_sniffed(make_wsgi_app(registry))
         own = {name.strip().lower() for name in (host, socket.gethostname(), *names)}
 
         def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -165,7 +166,7 @@ class StatusServer:
                 return beside(environ, start_response)
             known = {"/healthz": True, "/readyz": is_ready()}
             status = ("200 OK" if known[path] else "503 Service Unavailable") if path in known else "404 Not Found"
-            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8"), NO_SNIFFING])
             return [status.encode() + b"\n"]
 
         try:
@@ -204,8 +205,17 @@ def _is_nobody_elses(name: str) -> bool:
     return True
 
 
+def _not_sniffed(app: "WSGIApplication") -> "WSGIApplication":
+    """Return the application with the header `NO_SNIFFING` in its answers."""
+
+    def wrapped(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return app(environ, lambda status, headers, *rest: start_response(status, [*headers, NO_SNIFFING], *rest))
+
+    return wrapped
+
+
 def _misdirected(name: str, start_response: "StartResponse") -> Iterable[bytes]:
     status = HTTPStatus.MISDIRECTED_REQUEST
-    headers = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+    headers = [("Content-Type", "text/plain; charset=utf-8"), NO_SNIFFING]
     start_response(f"{status.value} {status.phrase}", headers)
     return [f"{quoted(name)} is not a name of this server; use its address, or start it with --http-names\n".encode()]

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedstrata.errors import ExperimentError
+from fedstrata.process.regular_files import check_regular
 
 
 def check_named(path: Path, sha256: str, key: str) -> None:
@@ -38,6 +39,7 @@ def _digest(path: Path, _size: int, _changed_ns: int) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as it is on disk. Raises OSError if the file cannot be read."""
+    """Return the SHA-256 of a file as it is on disk. Raises OSError if the file cannot be read, or is not regular."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -190,7 +190,7 @@ def agreed(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("falsify", "message"),
-    [(better, "accuracy.lps-0 is 0.99"), (agreed, "adjusted_rand_index is 1.0, but None in the replay")],
+    [(better, "accuracy.lps-0 is 0.99"), (agreed, "adjusted_rand_index is 1.0, but none in the replay")],
 )
 def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
     falsify: Callable[[str], str], message: str, done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

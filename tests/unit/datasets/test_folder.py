@@ -1,6 +1,8 @@
 """Folders of a user's own files: tables of each kind, a table for each device, and one line for each mistake."""
 
 import json
+import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -387,3 +389,30 @@ def test_images_with_more_than_pixels_are_refused(tmp_path: Path) -> None:
     one.save(path / "1.tif", save_all=True, append_images=[other])
     with pytest.raises(DataError, match=r"1.tif has 2 images; save each in a file of its own"):
         loaded(tmp_path, **said)
+
+
+def test_a_member_of_an_npz_that_is_no_array_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", x=np.zeros((2, 2), np.float32), y=np.zeros(2, np.int64))
+    with zipfile.ZipFile(tmp_path / "train.npz", "a") as archive:
+        archive.writestr("readme.txt", "not an array")
+    with pytest.raises(DataError, match=r"train\.npz: its member readme\.txt is not an array; write the file with"):
+        loaded(tmp_path, input_shape=(2,), num_classes=2)
+
+
+@pytest.mark.parametrize("name", ["train.npz", "train.csv", "train.parquet", "device-a.csv"])
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_and_a_device_are_no_tables(tmp_path: Path, name: str, target: str | None) -> None:
+    path = tmp_path / name
+    os.mkfifo(path) if target is None else path.symlink_to(target)
+    with pytest.raises(DataError, match="it is a pipe or a device, not a regular file"):
+        loaded(tmp_path, input_shape=(2,), num_classes=2)
+
+
+def test_a_pipe_among_arrays_and_images_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cats").mkdir(parents=True)
+    os.mkfifo(tmp_path / "train" / "cats" / "a.png")
+    with pytest.raises(DataError, match="it is a pipe or a device"):
+        loaded(tmp_path, input_shape=(2,), num_classes=2)
+    os.mkfifo(tmp_path / "train" / "x.npy")
+    with pytest.raises(DataError, match="it is a pipe or a device"):
+        loaded(tmp_path, input_shape=(2,), num_classes=2)

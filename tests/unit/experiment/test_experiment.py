@@ -149,7 +149,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("training.participation=0", "0 must be a number of devices (1 or more), or a share above 0.0 and at most 1.0"),
         ("training.participation=0.0", "training.participation: 0.0 must be"),
         ("training.participation=1.5", "training.participation: 1.5 must be"),
-        ("training.participation=true", "training.participation: True must be"),
+        ("training.participation=true", "training: participation is true or false"),
         ("training.participation=half", "training.participation: 'half' must be"),
         (
             "training.optimiser.name=AdamW",
@@ -180,6 +180,29 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
 )
 def test_nonsense_is_refused_with_the_key_and_what_is_allowed(override: str, message: str) -> None:
     assert message in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=true", "seed is true or false; give a number or a text"),
+        ("seed=false", "seed is true or false"),
+        ("training.global_rounds=true", "training: global_rounds is true or false"),
+        ("training.optimiser.learning_rate=true", "training.optimiser: learning_rate is true or false"),
+        ("model.hidden=[true,3]", "model: hidden is true or false"),
+        ("name=true", "name is true or false"),
+        ("training.optimiser.learning_rate=1e300", "training.optimiser.learning_rate: 1e+300 is too large for float32"),
+        (f"training.global_rounds={10**600}", "training.global_rounds: 10000000000000000000 is too large"),
+        ("method={name: fedprox, mu: 1.0e39}", "method.mu: 1e+39 is too large for float32"),
+        (f"model.hidden=[{'1,' * 1001}]", "model.hidden"),
+    ],
+)
+def test_a_value_that_would_become_another_or_stop_devices_is_refused(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
+def test_keys_that_are_true_or_false_stay_so() -> None:
+    assert small("data.download=true").data.download is True
 
 
 def test_several_faults_are_counted_and_the_first_is_told() -> None:

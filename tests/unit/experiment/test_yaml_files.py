@@ -96,3 +96,8 @@ def test_an_experiment_and_a_record_with_a_bomb_are_refused_by_name(tmp_path: Pa
     (tmp_path / "experiment.yaml").write_text(BOMB, encoding="utf-8")
     with pytest.raises(DataError, match=r"experiment\.yaml has more than"):
         load_record(tmp_path)
+
+
+def test_a_text_with_a_long_comment_is_refused() -> None:
+    with pytest.raises(ValueError, match="has more than 4194304 characters; remove comments"):
+        read_yaml(f"name: x\n#{' ' * (4 << 20)}")

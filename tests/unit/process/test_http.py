@@ -5,7 +5,7 @@ import select
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -63,6 +63,14 @@ def test_metrics_are_those_of_the_process(process: Process) -> None:
     status, page = process.get("/metrics")
     assert status == 200
     assert 'fedstrata_updates_total{outcome="accepted",tier="lps"} 1.0' in page
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/other"])
+def test_no_browser_takes_an_answer_for_a_page(process: Process, path: str) -> None:
+    connection = http.client.HTTPConnection(*process.place, timeout=60)
+    with closing(connection):
+        connection.request("GET", path)
+        assert connection.getresponse().headers.get_all("X-Content-Type-Options") == ["nosniff"]
 
 
 def test_any_other_path_is_not_found(process: Process) -> None:

@@ -1,6 +1,7 @@
 """Bundles from strangers: what is opened, and what is refused in one line before anything runs."""
 
 import io
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +157,10 @@ def test_a_sweep_file_that_is_not_yaml_or_too_long_is_refused(tmp_path: Path) ->
     (place / SWEEP).write_text("a" * (5 << 20), encoding="utf-8")
     with pytest.raises(DataError, match="too many for a sweep file"), opened(place):
         pass
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_and_a_device_are_no_bundles(tmp_path: Path, target: str | None) -> None:
+    path = tmp_path / "bundle.tar"
+    os.mkfifo(path) if target is None else path.symlink_to(target)
+    assert "it is a pipe or a device, not a regular file; give the folder of a sweep" in refusal(path)

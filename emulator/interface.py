@@ -24,7 +24,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
 from fedstrata.experiment_file import load_experiment, override_of, parse_experiment
-from fedstrata.plugins import forget_changed
+from fedstrata.plugins import check_may_start, forget_changed
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.store.own_code import with_digests
 from fedstrata.tasks import Metric
@@ -68,6 +68,7 @@ def run(
     """
     from emulator.runs.run import RunRequest, execute, make_display
 
+    check_may_start("fedstrata.run")
     forget_changed()
     loaded, name = _experiment(experiment, [*_overrides(overrides)], seed)
     folder = unused_folder(Path("runs"), name) if out is None else Path(out)
@@ -103,16 +104,16 @@ def sweep(
             again.
         KeyboardInterrupt: The sweep was interrupted. Its processes have ended, and the same call continues the sweep.
     """
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.sweeps.progress import make_display
     from emulator.sweeps.store import SharedFolder
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
 
+    check_may_start("fedstrata.sweep")
     forget_changed()
     request = SweepRequest(sweep=_sweep(sweep, Path(out).name), store=SharedFolder(Path(out)), jobs=jobs)
-    outcome = do_sweep(request, make_display(Console(highlight=False), is_json=False, is_quiet=quiet))
+    outcome = do_sweep(request, make_display(make_console(), is_json=False, is_quiet=quiet))
     if outcome.failure is not None:
         raise outcome.failure
     return SweepRecord(folder=Path(out), _results=outcome.results)

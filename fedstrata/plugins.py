@@ -4,12 +4,13 @@ method or a task.
 
 import importlib
 import inspect
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,8 @@ LIBRARIES = ("torch.", "fedstrata.")  # not the user's own code
 _imported: dict[Path, bytes] = {}  # files of own code, as they were when they were imported here
 _folders: list[str] = []  # current folders that were added to sys.path
 _began = time.time()
+PART_OF_RUN = "FEDSTRATA_PART_OF_RUN"  # environment variable of the processes of a run: their tier
+_imports = threading.local()  # its attribute `name` is the own module that this thread imports
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
@@ -79,6 +82,52 @@ def _forget(paths: Iterable[Path]) -> None:
             del sys.modules[name]
 
 
+def check_may_start(call: str) -> None:
+    """Raise PluginError if own code makes this call, which starts a run, while Fedstrata imports the code, or inside a
+    process of a run. Otherwise each process of a run would start a run, and each of these again.
+    """
+    module, tier = getattr(_imports, "name", ""), os.environ.get(PART_OF_RUN)
+    if module or tier:
+        where = f"while Fedstrata imports {module}" if module else f"by own code in the {tier} of a run"
+        raise PluginError(f'{call} is called {where}; call it below `if __name__ == "__main__":`')
+
+
+class _Folder:
+    """Return to the current folder when own code, which may change it, has ended. Relative paths in an experiment file
+    and in options refer to this folder.
+
+    The current folder belongs to all threads, so only the last of several threads in own code returns to it.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._inside = 0
+        self._here = ""
+
+    def __enter__(self) -> None:
+        with self._turn:
+            if not self._inside:
+                self._here = _current_folder()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._turn:
+            self._inside -= 1
+            if not self._inside and self._here and _current_folder() != self._here:
+                with suppress(OSError):  # the folder was deleted
+                    os.chdir(self._here)
+
+
+_same_folder = _Folder()
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109  # Path.cwd takes longer
+    except FileNotFoundError:
+        return ""
+
+
 def describe(error: BaseException, own: Any = None) -> str:
     """Return one line about an error that the user's own code raised. With `own`, the function, class or object that
     failed, also name the last executed line of its file.
@@ -95,9 +144,12 @@ def or_failed(said: str, own: Any = None) -> Iterator[None]:
     """Execute a block that calls the user's function, class or object `own`. If the block raises an error that is not a
     FedstrataError, raise PluginError instead. Its message is `said`, such as "method fedavg failed with", and then the
     error with the line in the user's file.
+
+    If the block changes the current folder, the change ends with the block.
     """
     try:
-        yield
+        with _same_folder:
+            yield
     except FedstrataError:
         raise
     except (Exception, SystemExit) as error:
@@ -136,6 +188,15 @@ def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    outer, _imports.name = getattr(_imports, "name", ""), name
+    try:
+        yield
+    finally:
+        _imports.name = outer
+
+
 def _import(name: str, place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
@@ -151,7 +212,10 @@ def _import(name: str, place: str) -> ModuleType:
         _forget(path for path in unknown if path.stat().st_mtime > _began)  # the user may have imported an earlier text
         _imported.update((path, path.read_bytes()) for path in unknown)
     try:
-        return importlib.import_module(name)
+        with _same_folder, _importing(name):
+            return importlib.import_module(name)
+    except FedstrataError as error:
+        raise PluginError(f"{place}: importing {name} failed: {error}") from error
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             advice = "; leave out .py" if name.endswith(".py") else ""

@@ -22,6 +22,7 @@ from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.streams import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
+from fedstrata.process.forks import end_children, spare_forks
 from fedstrata.process.logs import print_whatever_comes
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
@@ -130,12 +131,11 @@ def check(
     ] = False,
 ) -> None:
     """Validate an experiment. Print its topology, and an estimate of the bytes that it sends."""
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.estimates.check import check as check_experiment
 
     loaded = changes.load(experiment)
-    check_experiment(loaded, Console(highlight=False))
+    check_experiment(loaded, make_console())
     if is_tried:
         from device.norms import first_norms
         from device.repeat import try_experiment
@@ -170,12 +170,11 @@ def compare(
     ] = None,
 ) -> None:
     """Compare finished runs: a table, and a figure in --out."""
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.results.compare import compare as compare_records
     from emulator.results.compare import show
 
-    show(compare_records(folders, out), Console(highlight=False))
+    show(compare_records(folders, out), make_console())
 
 
 for _command in (
@@ -225,8 +224,8 @@ def _told_error(error: Exception) -> int:
         return _end(f"error: {INCOMPLETE[error.errno]}", EXIT_OUTPUT)
     if isinstance(error, OSError) and error.errno in {errno.EACCES, errno.ENAMETOOLONG} and error.filename:
         return _end(printable(f"error: {error.filename!s:.300}: {error.strerror}; give another path"), EXIT_USAGE)
-    if isinstance(error, FileNotFoundError) and not error.filename:  # raised by the module `tempfile`
-        return _end("error: no folder for temporary files can be written; name one in TMPDIR", EXIT_OUTPUT)
+    if isinstance(error, FileNotFoundError) and not error.filename:
+        return _end(f"error: {_missing_folder()}", EXIT_OUTPUT)
     if UsageError is not None and isinstance(error, UsageError):
         from fedstrata.experiment.messages import in_plain_words
 
@@ -235,6 +234,17 @@ def _told_error(error: Exception) -> int:
         return _end(f"error: {message}{'' if message[-1:] in '.?' else '.'} See fedstrata --help.", EXIT_USAGE)
     reason = printable(f"{type(error).__name__}: {error}")[:300]
     return _end(f"error: a bug in Fedstrata: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT)
+
+
+def _missing_folder() -> str:
+    """Return the reason of a FileNotFoundError that names no file."""
+    from emulator.results.output import check_current_folder
+
+    try:
+        check_current_folder()
+    except FedstrataError as error:
+        return str(error)
+    return "no folder for temporary files can be written; name one in TMPDIR"  # raised by the module `tempfile`
 
 
 def _end(line: str, code: int) -> int:
@@ -268,7 +278,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the `fedstrata` command."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    spare_forks(ending)
+    for number in ending:
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _interrupt)
     sys.stdout, sys.stderr = map(lasting, (sys.stdout, sys.stderr))
@@ -279,6 +291,7 @@ def main() -> None:
     # The interpreter would end by SIGINT, not with this code, if Ctrl-C comes while it removes its modules, or if a
     # signal came while it compiled a data class.
     ended.append(code)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # everything is done; another signal ends silently
+    end_children()
+    for number in ending:  # everything is done; another signal ends silently
         signal.signal(number, lambda *_: os._exit(code))
     sys.exit(code)

@@ -1,13 +1,26 @@
 """Draw tables on the console."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from emulator.console.units import human_bytes
 from fedstrata.record.summary import LinkBytes
 
+LEAST_COLUMNS, USUAL_COLUMNS = 20, 80  # a terminal that states fewer columns does not know its width
 CLUSTERS_SHOWN = 20  # most clusters in a table
+
+
+def make_console(**options: Any) -> Console:
+    """Return a console that highlights nothing. `options` are options of `rich.console.Console`. With a width of 0, a
+    console would print nothing.
+    """
+    console = Console(highlight=False, **options)
+    if console.width < LEAST_COLUMNS:
+        console.width = USUAL_COLUMNS
+    return console
 
 
 def plain_table(*texts: str, numbers: Iterable[str]) -> Table:

@@ -47,6 +47,7 @@ class LocalBackend:
         """
         self._servers_at = servers_at or {}
         self._folder = folder
+        self._there = folder.absolute()  # for processes, whose own code may change their current folder
         self._device_processes = device_processes
         self._supervisor = Supervisor(folder / "logs", on_restart)
         self._on_restart = on_restart
@@ -72,7 +73,7 @@ class LocalBackend:
         if self._has_tls:
             from emulator.local.certificates import RunCertificates
 
-            self._certificates = RunCertificates(self._folder / "state" / "tls", experiment)
+            self._certificates = RunCertificates(self._there / "state" / "tls", experiment)
             self.security = self._certificates.of_operator()
         gps = self._start(self._server("gps", "gps"), ["gps"])
         self._watch([gps])
@@ -198,7 +199,7 @@ class LocalBackend:
             )
 
     def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
-        state = str(self._folder / "state" / name)
+        state = str(self._there / "state" / name)
         tls = self._certificates.of_server(name) if self._certificates else None
         command = (module, *self._common(tls), "--state", state, *arguments)
         return ProcessSpec(
@@ -211,13 +212,13 @@ class LocalBackend:
 
     def _devices(self, part: range, gps: str) -> ProcessSpec:
         indices = f"{part.start}-{part.stop - 1}"
-        state, name = str(self._folder / "state" / "devices"), f"devices-{indices}"
+        state, name = str(self._there / "state" / "devices"), f"devices-{indices}"
         tls = self._certificates.of_devices(name, part) if self._certificates else None
         command = ("device", *self._common(tls), "--gps", gps, "--devices", indices, "--state", state)
         return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
     def _common(self, tls: Path | None = None) -> tuple[str, ...]:
-        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *tls_arguments(tls))
+        return ("--experiment", str(self._there / "experiment.yaml"), "--exit-with-parent", *tls_arguments(tls))
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

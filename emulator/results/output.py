@@ -16,6 +16,14 @@ from fedstrata.store import claimed
 from fedstrata.store.own_code import check_code
 
 
+def check_current_folder() -> None:
+    """Raise OutputError if the current folder has been deleted. A run needs it, as do the libraries that a run uses."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise OutputError("the current folder has been deleted; change to another folder, for instance by cd") from None
+
+
 def check_unused(folder: Path) -> None:
     """Check that a folder is empty or does not exist. Raises OutputError otherwise."""
     try:

@@ -11,12 +11,13 @@ from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
 from emulator.estimates.check import check_data
 from emulator.local.local import LocalBackend
-from emulator.results.output import check_unused, run_folder
+from emulator.results.output import check_current_folder, check_unused, run_folder
 from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
+from fedstrata.plugins import check_may_start
 from fedstrata.process.address import loopback
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -66,6 +67,8 @@ def execute(request: RunRequest, display: Display) -> Outcome:
     """
     from emulator.results.report import write_report
 
+    check_may_start("fedstrata run")
+    check_current_folder()
     raise_limit()
     loopback()  # raises now if there is no loopback address
     with _prepared(request) as experiment:
@@ -139,6 +142,6 @@ def make_display(*, is_json: bool, is_quiet: bool) -> Display:
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from emulator.console.tables import make_console
 
-    return Console(highlight=False)
+    return make_console()

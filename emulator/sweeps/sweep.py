@@ -25,6 +25,7 @@ from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import RunClaim, SweepStore
 from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStoppedError
+from fedstrata.plugins import check_may_start
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.owned import Restart
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -88,6 +89,7 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
         KeyboardInterrupt: a signal interrupted the sweep. All processes have ended, and the same call continues the
             sweep.
     """
+    check_may_start("fedstrata sweep")
     raise_limit()
     store, out = request.store, request.store.folder
     check_folder(out)

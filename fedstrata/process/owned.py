@@ -3,6 +3,8 @@
 Each child holds the read end of a pipe to which only its owner can write. When the owner dies, the kernel closes the
 pipe, and the child notices this. Children run in separate sessions, so Ctrl-C reaches only the owner. The owner then
 stops the children.
+
+Own code may start processes, too. They end with the child that started them.
 """
 
 import asyncio
@@ -11,11 +13,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedstrata.errors import (
     EXIT_INTERRUPTED,
@@ -37,6 +39,7 @@ LOOK_AT_LOG_S = 10.0
 LONGEST_LOG_BYTES = 32 << 20  # a longer log is moved to NAME.log.1
 TAIL_BYTES = 1 << 16  # end of a log in which the reason of a process's end is searched
 REASON_CHARACTERS = 500
+PIPE_BYTES = 1 << 16  # as much as a pipe holds; longer lines are no announcements
 BY_EXIT_CODE = {
     error.exit_code: error
     for error in (RunStoppedError, ExperimentError, DataError, OutputError, AddressError, HandshakeError)
@@ -52,7 +55,7 @@ class ProcessSpec:
     endpoints: Mapping[str, str] = field(default_factory=dict)  # by name of an address, the option that sets it
     listens_at: Mapping[str, str] = field(default_factory=dict)  # first addresses by name, else any port of loopback
     environment: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the owner's environment
-    may_finish: bool = False  # whether exit code 0 means that the work is done; otherwise the process is restarted
+    may_finish: bool = False  # whether the process ends when its work is done; otherwise it is then restarted
     may_move: bool = False  # whether the process may listen at another address after a restart
     may_go: Callable[[], bool] = lambda: False  # whether the run continues without the process if it ends with an error
 
@@ -78,6 +81,7 @@ class OwnedProcess:
         self._on_restart = on_restart
         self._addresses: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
         self._process: asyncio.subprocess.Process | None = None
+        self._is_done = False  # whether the process has announced that its work is done
         self._is_stopping = False
 
     async def addresses(self) -> Mapping[str, str]:
@@ -95,11 +99,12 @@ class OwnedProcess:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
-        """Run the process until its work is done or it is asked to stop. If it ends earlier, by a signal or with exit
-        code 0, restart it.
+        """Run the process until its work is done or it is asked to stop. If a signal ends it earlier, restart it. Also
+        restart a server whose work is done.
 
         Raises:
-            FedstrataError: the process ended with an error of its own, or died too often.
+            FedstrataError: the process ended with an error of its own, ended before its work was done, or died too
+                often.
         """
         for count in range(1, RESTARTS_MAX + 2):
             before = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -107,9 +112,14 @@ class OwnedProcess:
             if code == EXIT_NETWORK and self.spec.may_move and self._addresses.done():
                 self._addresses = asyncio.get_running_loop().create_future()
                 code = await self._run_once()  # another process has taken its address: use any address
-            if self._is_stopping or (code == 0 and self.spec.may_finish):
+            if self._is_stopping or (self._is_done and self.spec.may_finish):
                 return
             cause = _cause(code)
+            if code == 0 and not self._is_done:
+                raise RunStoppedError(
+                    f"{self.spec.name} ended with exit code 0 before its work was done; own code must not end its "
+                    f"process, for instance by os._exit; {_where(self.log_path)}"
+                )
             if code > 0 and code not in (EXIT_INTERRUPTED, 128 + signal.SIGTERM):
                 if self.spec.may_go():
                     return
@@ -141,35 +151,48 @@ class OwnedProcess:
                 os.kill(self.pid, signal.SIGTERM)
 
     async def _run_once(self) -> int:
-        """Run the process once and return its exit code; a negative code is the signal that killed it."""
-        self._process = process = await self._spawn()
-        if self._is_stopping:
-            self._ask_to_stop()
-        reading = asyncio.create_task(self._read_announcements(process))
-        waiting = asyncio.create_task(process.wait())
-        try:
-            while not (await asyncio.wait({waiting}, timeout=LOOK_AT_LOG_S))[0]:
-                shorten(self.log_path)
+        """Run the process once and return its exit code; a negative code is the signal that killed it. The processes
+        that it leaves behind are killed.
+        """
+        self._is_done = False
+        with ExitStack() as opened:
+            self._process, said = process, _ = await self._spawn(opened)
+            if self._is_stopping:
+                self._ask_to_stop()
+            waiting = asyncio.create_task(process.wait())
+            try:
+                while not (await asyncio.wait({waiting}, timeout=LOOK_AT_LOG_S))[0]:
+                    shorten(self.log_path)
+            finally:
+                waiting.cancel()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            said.read()
             return waiting.result()
-        finally:
-            reading.cancel()
-            waiting.cancel()
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self, opened: ExitStack) -> tuple[asyncio.subprocess.Process, "_Lines"]:
+        """Start the process. Return it and what it writes. `opened` closes the pipes to the process.
+
+        The pipes are not asyncio's. A process of asyncio ends only when nobody holds its pipes any more, and own code
+        may leave processes behind that hold them.
+        """
         command = (sys.executable, "-P", "-m", *self._command())  # -P: not with modules of the current folder
-        pipe = asyncio.subprocess.PIPE
         try:
-            with self.log_path.open("ab") as log:
-                return await asyncio.create_subprocess_exec(
+            with ExitStack() as given:
+                stdin, _ = _pipe(given, opened)  # `opened` closes the owner's end
+                said, stdout = _pipe(opened, given)
+                log = given.enter_context(self.log_path.open("ab"))
+                process = await asyncio.create_subprocess_exec(
                     *command,
-                    stdin=pipe,
-                    stdout=pipe,
+                    stdin=stdin,
+                    stdout=stdout,
                     stderr=log,
                     start_new_session=True,
                     env={**os.environ, **self.spec.environment},
                 )
         except OSError as error:
             raise RunStoppedError(f"{self.spec.name} cannot be started: {error}") from None
+        return process, opened.enter_context(_Lines(said, self._hear))
 
     def _command(self) -> tuple[str, ...]:
         known = self._addresses.result() if self._addresses.done() else self.spec.listens_at
@@ -177,13 +200,12 @@ class OwnedProcess:
         options = ((option, known.get(what, anywhere)) for what, option in self.spec.endpoints.items())
         return (*self.spec.command, *(word for pair in options for word in pair))
 
-    async def _read_announcements(self, process: asyncio.subprocess.Process) -> None:
-        if process.stdout is None:
-            raise RunStoppedError(f"{self.spec.name} was started without a pipe for its standard output")
-        async for line in _lines(process.stdout):
-            addresses = _announced(line, self.spec.endpoints)
-            if addresses is not None and not self._addresses.done():
-                self._addresses.set_result(addresses)
+    def _hear(self, line: bytes) -> None:
+        """Take a line that the process has written."""
+        said = _announced(line)
+        self._is_done = self._is_done or said.get("event") == "finished"
+        if said.get("event") == "listening" and not self._addresses.done():
+            self._addresses.set_result({what: str(said[what]) for what in self.spec.endpoints if what in said})
 
     def _failure(self, code: int, since: int) -> FedstrataError:
         reason = last_error(self.log_path, since) or f"ended with exit code {code}; {_where(self.log_path)}"
@@ -284,28 +306,52 @@ def last_error(log: Path, since: int = 0) -> str | None:
     return printable(reason)[:REASON_CHARACTERS] or None
 
 
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while True:
+class _Lines:
+    """Read the lines that arrive in a pipe, and call a function with each line."""
+
+    def __init__(self, pipe: int, hear: Callable[[bytes], None]) -> None:
+        os.set_blocking(pipe, False)
+        self._pipe, self._hear, self._rest = pipe, hear, b""
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        self._loop.add_reader(self._pipe, self.read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.remove_reader(self._pipe)
+
+    def read(self) -> None:
+        """Read what the pipe holds now."""
         try:
-            line = await reader.readline()
-        except ValueError:  # the line is longer than the reader's buffer, so it is no announcement
-            continue
-        if not line:
+            data = os.read(self._pipe, PIPE_BYTES)
+        except BlockingIOError:
             return
-        yield line
+        if not data:  # nobody can write to the pipe any more
+            self._loop.remove_reader(self._pipe)
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[:PIPE_BYTES]
+        for line in lines:
+            self._hear(line)
 
 
-def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}. For any other line,
-    return None.
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """Return the two ends of a new pipe. `reader` and `writer` close them."""
+    ends = os.pipe()
+    for stack, end in zip((reader, writer), ends, strict=True):
+        stack.callback(os.close, end)
+    return ends
+
+
+def _announced(line: bytes) -> Mapping[str, object]:
+    """Return the content of a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}. If a line is no
+    announcement, return an empty mapping.
     """
     try:
         said = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(said, dict) or said.get("event") != "listening":
-        return None
-    return {what: str(said[what]) for what in endpoints if what in said}
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _cause(code: int) -> str:

@@ -18,7 +18,9 @@ from typing import Any, NoReturn, TypeVar
 import uvloop
 
 from fedstrata.errors import EXIT_RUN_FAILED, FedstrataError, OutputError
+from fedstrata.plugins import PART_OF_RUN
 from fedstrata.process.descriptors import raise_limit
+from fedstrata.process.forks import spare_forks
 from fedstrata.process.logs import EventLog, configure_logs, print_whatever_comes
 from fedstrata.process.private_files import private_folder
 from fedstrata.process.quoting import printable
@@ -95,8 +97,12 @@ def folder(text: str) -> Path:
 
 def say_listening(**addresses: str) -> None:
     """Print one JSON line with the addresses of this process on standard output, for the program that started it."""
-    with suppress(BrokenPipeError):  # that program has ended
-        print(json.dumps({"event": "listening", **addresses}), flush=True)
+    _announce("listening", **addresses)
+
+
+def _announce(event: str, **fields: str) -> None:
+    with suppress(OSError, ValueError):  # that program has ended, or own code has closed the output
+        print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def run_process(
@@ -114,6 +120,8 @@ def run_process(
     """
     print_whatever_comes()
     configure_logs(options.log_level)
+    if tier is not None:
+        os.environ[PART_OF_RUN] = tier
     try:
         raise_limit()
         if tier is not None and (spans := process_spans()) is not None:
@@ -128,10 +136,22 @@ def run_process(
         code = EXIT_RUN_FAILED
     if (spans := process_spans()) is not None:
         spans.close()
+    if code == 0:
+        _announce("finished")  # from the exit code alone, the program that started it could not tell this from os._exit
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
+    _end_descendants()
     os._exit(code)  # unlike sys.exit, this does not wait for threads
+
+
+def _end_descendants() -> None:
+    """End the processes that own code has left behind, if this process has a session of its own. Otherwise its process
+    group may have processes of others, such as the rest of a shell's pipeline.
+    """
+    if os.getsid(0) == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
 
 
 def _say(line: str) -> None:
@@ -154,6 +174,7 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
         first = first if stop.is_set() else number
         stop.set()
 
+    spare_forks((signal.SIGTERM, signal.SIGINT))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, note, number)
     if exit_with_parent:

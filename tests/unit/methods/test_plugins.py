@@ -1,5 +1,6 @@
 """Own code by reference: what is loaded, and what a user is told when it is not."""
 
+import os
 import re
 import sys
 import threading
@@ -16,7 +17,7 @@ from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Facts, Method, places_late
 from fedstrata.methods.profiles.features import FeatureOptions, feature_map
 from fedstrata.methods.registry import method_of, method_settings
-from fedstrata.plugins import load_plugin, look_also_in
+from fedstrata.plugins import PART_OF_RUN, check_may_start, load_plugin, look_also_in, or_failed
 
 
 @pytest.fixture
@@ -44,6 +45,60 @@ def test_a_function_of_a_file_in_another_folder_is_found_if_the_folder_is_named(
         load_plugin("far_code:thrice", "model")
     look_also_in([folder])
     assert load_plugin("far_code:thrice", "model")(7) == 21
+
+
+def test_own_code_that_changes_the_current_folder_leaves_it_as_it_was(workdir: Path) -> None:
+    (workdir / "moves.py").write_text(
+        "import os\nos.chdir('/')\ndef load():\n    os.chdir('/')\n    return os.getcwd()\n"
+    )
+    load = load_plugin("moves:load", "data set")
+    assert Path.cwd() == workdir
+    with or_failed("data set failed with"):
+        with or_failed("reading failed with"):
+            assert load() == "/"
+        assert Path.cwd() == Path("/")  # own code goes on
+    assert Path.cwd() == workdir
+    with pytest.raises(PluginError, match="failed with ZeroDivisionError"), or_failed("data set failed with"):
+        os.chdir("/")
+        raise ZeroDivisionError
+    assert Path.cwd() == workdir
+
+
+def test_of_two_threads_in_own_code_the_last_returns_to_the_folder(workdir: Path) -> None:
+    moved, left = threading.Event(), threading.Event()
+
+    def moves() -> None:
+        with or_failed("data set failed with"):
+            os.chdir("/")
+            moved.set()
+            left.wait(20)
+
+    thread = threading.Thread(target=moves)
+    thread.start()
+    assert moved.wait(20)
+    with or_failed("model failed with"):
+        pass
+    left.set()
+    thread.join()
+    assert Path.cwd() == workdir
+
+
+@pytest.mark.parametrize("call", ["run({}, out='x')", "sweep({}, out='x')"])
+def test_a_module_that_starts_a_run_when_it_is_imported_is_refused(workdir: Path, call: str) -> None:
+    (workdir / "starts.py").write_text(f"import fedstrata\ndef load(): ...\nfedstrata.{call}\n")
+    (workdir / "outer.py").write_text("from starts import load\n")
+    for name in ("starts", "outer"):
+        said = f"importing {name} failed: fedstrata.[a-z]+ is called while Fedstrata imports {name}; call it below `if"
+        with pytest.raises(PluginError, match=said):
+            load_plugin(f"{name}:load", "data set")
+    assert not (workdir / "x").exists()
+
+
+def test_own_code_in_a_process_of_a_run_starts_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_may_start("fedstrata run")
+    monkeypatch.setenv(PART_OF_RUN, "gps")
+    with pytest.raises(PluginError, match="fedstrata run is called by own code in the gps of a run; call it below"):
+        check_may_start("fedstrata run")
 
 
 def test_threads_forget_the_known_folders_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:

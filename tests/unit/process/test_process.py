@@ -95,3 +95,43 @@ def test_a_process_without_a_reader_of_its_addresses_works_on_until_it_is_stoppe
     done = subprocess.run(command, input="", stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# A service with own code that forks workers and ends them.
+FORKS = """
+import multiprocessing
+from fedstrata.process.process import program_arguments, run_process
+
+async def main(options, stop):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(abs, range(9))
+    pool.join()
+    return 1 if stop.is_set() else 0
+
+run_process(program_arguments("service", "").parse_args(), main)
+"""
+
+
+def test_workers_that_own_code_forks_end_by_sigterm_and_do_not_stop_the_service() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"event": "finished"}\n', "")
+
+
+LEAVES = """
+import subprocess, sys
+from fedstrata.process.process import program_arguments, run_process
+
+async def main(options, stop):
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
+    return 3
+
+run_process(program_arguments("service", "").parse_args(), main)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the test waits for a process that is not its child")
+def test_what_own_code_leaves_behind_ends_with_the_service() -> None:
+    command = [sys.executable, "-c", LEAVES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as service:
+        said, _ = service.communicate(timeout=60)  # until nobody holds its output
+    assert (service.returncode, len(said.splitlines())) == (3, 1)

@@ -222,6 +222,9 @@ def test_an_interrupt_in_the_middle_of_an_import_ends_a_command_with_the_code_of
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
 
 
+DELETED = "error: the current folder has been deleted; change to another folder, for instance by cd\n"
+
+
 @pytest.mark.parametrize(
     ("shell", "code", "said"),
     [
@@ -229,6 +232,8 @@ def test_an_interrupt_in_the_middle_of_an_import_ends_a_command_with_the_code_of
         ("{} --version >&-", 0, ""),
         ("{} report >&- 2>&-", 2, ""),
         ("rmdir $PWD; {} --version >/dev/null", 0, ""),
+        ("rmdir $PWD; {} check digits", 5, DELETED),
+        ("rmdir $PWD; {} run digits --out /tmp/none", 5, DELETED),
         ("{} report 2>/dev/full", 2, ""),
     ],
 )
@@ -240,3 +245,27 @@ def test_a_command_ends_in_order_without_a_place_for_its_output_or_a_folder(
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", said)
+
+
+# A command whose own code uses workers, and leaves processes behind that hold its output.
+LEAVES = """
+import multiprocessing, subprocess, sys, time
+from emulator.commands import main as cli
+
+def app(*_, **__):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(abs, range(9))
+    pool.join()
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+    print("done")
+
+cli.app = app
+cli.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+def test_processes_that_own_code_starts_print_nothing_and_hold_no_command_up() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

@@ -28,6 +28,9 @@ from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervis
 REPOSITORY = Path(__file__).parents[3]
 ENDPOINTS = {"grpc": "--listen"}
 DEADLINE_S = 20.0  # of a wait that ends by an event; only a failing test sees it
+FINISHED = """
+    print('{"event": "finished"}', flush=True)
+"""
 LISTENS = """
     import json, socket, sys
     host, port = sys.argv[sys.argv.index("--listen") + 1].split(":")
@@ -38,8 +41,9 @@ LISTENS = """
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, so that `python -m` finds the modules written there."""
+    """The working folder, where `python -m` finds the modules written there."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     (tmp_path / "logs").mkdir()
     return tmp_path
 
@@ -82,6 +86,7 @@ async def test_a_killed_process_comes_back_at_the_address_it_had(folder: Path) -
     rest = """
         if is_second:
             marker.write_text(sys.argv[sys.argv.index("--listen") + 1])
+            print('{"event": "finished"}', flush=True)
             sys.exit(0)
         sys.stdin.read()
     """
@@ -161,11 +166,37 @@ async def test_a_server_that_was_told_to_end_from_outside_is_started_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(module, "RESTARTS_MAX", 1)
-    write_module("ends", f"raise SystemExit({code})\n")
+    write_module("ends", "" if code else FINISHED, f"raise SystemExit({code})\n")
     restarts: list[Restart] = []
     with pytest.raises(RunStoppedError, match=f"ends died 2 times, the last time by exit code {code}"):
         await owned("ends", restarts=restarts).keep_alive()
     assert restarts == [Restart(process="ends", cause=f"exit code {code}", count=1)]
+
+
+@pytest.mark.parametrize("end", ["", "import os\nos._exit(0)\n", "raise SystemExit\n"])
+@pytest.mark.parametrize("may_finish", [True, False])
+async def test_a_process_that_ends_with_0_before_its_work_is_done_is_the_failure_of_the_run(
+    folder: Path, end: str, may_finish: bool
+) -> None:
+    write_module("early", LISTENS, end)
+    said = r"early ended with exit code 0 before its work was done; own code must not end its process.*early\.log$"
+    with pytest.raises(RunStoppedError, match=said):
+        await asyncio.wait_for(owned("early", may_finish=may_finish).keep_alive(), DEADLINE_S)
+
+
+@pytest.mark.parametrize("detached", ["", ", start_new_session=True"])
+async def test_a_process_that_own_code_leaves_behind_holds_nothing_up(folder: Path, detached: str) -> None:
+    leaves = f"""
+        import pathlib, subprocess, sys
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]{detached})
+        pathlib.Path("left").write_text(str(left.pid))
+    """
+    write_module("leaves", leaves, FINISHED)
+    await asyncio.wait_for(owned("leaves", may_finish=True).keep_alive(), DEADLINE_S)
+    left = int(Path("left").read_text())
+    if detached:  # it wants to stay
+        os.kill(left, signal.SIGKILL)
+    assert is_gone(left)
 
 
 async def test_devices_that_were_told_to_end_before_their_run_did_are_started_again(folder: Path) -> None:
@@ -176,8 +207,10 @@ async def test_devices_that_were_told_to_end_before_their_run_did_are_started_ag
         marker = pathlib.Path("lives")
         is_second = marker.exists()
         marker.touch()
-        raise SystemExit(0 if is_second else 143)
+        if not is_second:
+            raise SystemExit(143)
         """,
+        FINISHED,
     )
     restarts: list[Restart] = []
     await asyncio.wait_for(owned("devices", may_finish=True, restarts=restarts).keep_alive(), DEADLINE_S)
@@ -190,7 +223,7 @@ async def test_what_is_no_announcement_is_passed_over(folder: Path) -> None:
         print('["listening"]')
         print('{"event": "ready"}')
     """
-    write_module("noisy", noise, LISTENS)
+    write_module("noisy", noise, LISTENS, FINISHED)
     process = owned("noisy", may_finish=True)
     await asyncio.wait_for(process.keep_alive(), DEADLINE_S)
     assert (await asyncio.wait_for(process.addresses(), DEADLINE_S))["grpc"].startswith("127.0.0.1:")
@@ -264,7 +297,7 @@ def test_children_do_not_outlive_an_emulator_that_is_killed(folder: Path) -> Non
         asyncio.run(main())
     """
     write_module("emulator_to_kill", emulator)
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, folder)))}
     command = [sys.executable, "-m", "emulator_to_kill"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None

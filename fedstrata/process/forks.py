@@ -1,0 +1,35 @@
+"""Processes that own code starts in a process of Fedstrata, such as the workers of `multiprocessing.Pool`."""
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+def spare_forks(numbers: Iterable[signal.Signals]) -> None:
+    """Let forked processes keep the present handlers of these signals, whichever handlers this process sets later.
+
+    Otherwise a worker would ignore the SIGTERM that should end it. Its event loop would even send the signal on to this
+    process, because both have the same wakeup descriptor.
+    """
+    os.register_at_fork(after_in_child=partial(_restore, {number: signal.getsignal(number) for number in numbers}))
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    signal.set_wakeup_fd(-1)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def end_children() -> None:
+    """On Linux, kill the children of this process that own code has left behind. The interpreter would wait for some of
+    them, and a pipe for all that hold it. Children with a session of their own stay, such as a browser.
+    """
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            for child in map(int, children.read_text().split()):
+                if os.getpgid(child) == os.getpgrp():
+                    os.kill(child, signal.SIGKILL)

@@ -32,14 +32,13 @@ def up(
     timeout: Annotated[int, typer.Option(min=1, help="Wait at most this many seconds until the pods are ready.")] = 300,
 ) -> None:
     """Install or upgrade a release with an experiment, and wait until all pods are ready."""
-    from rich.console import Console
-
     from emulator.cluster.up import UpRequest, load_for_cluster
     from emulator.cluster.up import up as do_up
+    from emulator.console.tables import make_console
     from emulator.shipped.examples import find_experiment
     from emulator.shipped.share import CHART
 
-    console = Console(highlight=False)
+    console = make_console()
     look_also_in(file.parent for file in contents.code or ())
     tell = partial(console.print, soft_wrap=True, markup=False)
     request = UpRequest(
@@ -68,9 +67,8 @@ def status(
     is_once: Annotated[bool, typer.Option("--once", help="Show the run's present state, and end.")] = False,
 ) -> None:
     """Watch the run on Kubernetes until it ends."""
-    from rich.console import Console
-
     from emulator.cluster import remote
+    from emulator.console.tables import make_console
     from emulator.runs.progress import drawn
     from emulator.runs.run import make_display
 
@@ -80,7 +78,7 @@ def status(
     display = make_display(is_json=is_json, is_quiet=is_once and not is_json)
     found = remote.status(where, display, once=is_once, shows_page=shows_page)
     if is_once and not is_json:
-        Console(highlight=False).print(drawn(found, [], seconds=found.seconds))
+        make_console().print(drawn(found, [], seconds=found.seconds))
 
 
 @with_groups
@@ -92,16 +90,15 @@ def collect(
     is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
 ) -> None:
     """Wait for the end of the run on Kubernetes, and fetch the record of the run."""
-    from rich.console import Console
-
     from emulator.cluster import remote
+    from emulator.console.tables import make_console
     from emulator.results.record import load_record
     from emulator.results.result import print_result
     from emulator.runs.run import make_display
 
     where = place.release(release)
     report = remote.collect(where, out, make_display(is_json=False, is_quiet=is_quiet))
-    print_result(load_record(out), report, Console(highlight=False))
+    print_result(load_record(out), report, make_console())
 
 
 @with_groups
@@ -115,16 +112,15 @@ def down(
     is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask before records are deleted.")] = False,
 ) -> None:
     """Uninstall the release. Records stay on its volume, unless --delete-records is given."""
-    from rich.console import Console
-
     from emulator.cluster import remote
     from emulator.cluster.kubernetes import InstalledRelease
     from emulator.cluster.rollout import listed
+    from emulator.console.tables import make_console
 
     where = place.release(release)
     if deletes_records and not is_sure:
         _ask_to_delete(InstalledRelease(where).claims())
-    done = remote.down(where, deletes_records=deletes_records, console=Console(highlight=False, stderr=True))
+    done = remote.down(where, deletes_records=deletes_records, console=make_console(stderr=True))
     print(f"uninstalled {release}" if done.was_installed else f"{release} was already uninstalled")
     if done.certificates and not done.was_installed:
         print(f"deleted the certificates {listed(done.certificates)}")

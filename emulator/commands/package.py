@@ -34,10 +34,10 @@ def examples(
     ] = None,
 ) -> None:
     """List the example experiments. Other commands take them by their names."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from emulator.console.tables import make_console
     from emulator.shipped.examples import examples as all_examples
     from emulator.shipped.examples import find_example
 
@@ -50,7 +50,7 @@ def examples(
     table.add_column(no_wrap=True, overflow="ellipsis")
     for name, example in found.items():
         table.add_row(Text(name, style="bold"), Text(example.summary))
-    Console(highlight=False, width=None if sys.stdout.isatty() else WIDE).print(table)
+    make_console(width=None if sys.stdout.isatty() else WIDE).print(table)
 
 
 def schema(

@@ -46,13 +46,12 @@ def reproduce(
     output: Output,
 ) -> None:
     """Do the runs of a published table, and compare each value with the paper's value. A stopped table is continued."""
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.reproduce.reproduce import ReproduceRequest
     from emulator.reproduce.reproduce import reproduce as do_reproduce
     from emulator.sweeps.progress import make_display
 
-    console = Console(highlight=False)
+    console = make_console()
     if is_list:
         _list(console)
         return
@@ -83,13 +82,12 @@ def verify(
     """
     import secrets
 
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.reproduce.bundle import opened
     from emulator.reproduce.verify import verify as do_verify
     from emulator.sweeps.progress import make_display
 
-    console = Console(highlight=False)
+    console = make_console()
     drawn_by = secrets.randbelow(1 << 31) if seed is None else seed
     with opened(bundle) as found:
         display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)

@@ -19,8 +19,7 @@ def retime(
     ] = None,
 ) -> None:
     """Calculate how long a finished run would take on other links and boards, without training again."""
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.estimates.retime import retime as retimed
     from emulator.estimates.retime import write_retimed
     from emulator.results.output import check_unused
@@ -30,7 +29,7 @@ def retime(
     if out is not None:
         check_unused(out)
     found = retimed(folder, changes or ())
-    print_timing(found.summary, Console(highlight=False))
+    print_timing(found.summary, make_console())
     if out is not None:
         write_retimed(found, out)
         write_report(out)

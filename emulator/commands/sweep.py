@@ -118,9 +118,9 @@ def sweep(
     output: Output,
 ) -> None:
     """Run an experiment with several variants (cells), settings and seeds. A stopped sweep is continued."""
-    from rich.console import Console
+    from emulator.console.tables import make_console
 
-    console = Console(highlight=False)
+    console = make_console()
     if pods.on is None:
         if given := pods.given():
             raise typer.BadParameter(f"{', '.join(given)}: only for pods; add --on kubernetes, or leave this out")
@@ -155,8 +155,7 @@ def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console",
 def _on_kubernetes(  # noqa: PLR0917
     file: Path, to: str | None, out: Path, pods: Pods, place: Place, console: "Console", output: Output
 ) -> "SweepOutcome":
-    from rich.console import Console
-
+    from emulator.console.tables import make_console
     from emulator.sweep_jobs.finished import BucketRuns, ClaimRuns
     from emulator.sweep_jobs.objects import job_name
     from emulator.sweep_jobs.sweep_job import ClusterSweepRequest, sweep_on_kubernetes
@@ -173,7 +172,7 @@ def _on_kubernetes(  # noqa: PLR0917
     runs = (lambda *_: BucketRuns(store)) if isinstance(store, SharedBucket) else partial(ClaimRuns, folder=out)
     request = ClusterSweepRequest(sweep=loaded, store=store, runs=runs, job=job, where=where, code=code)
     is_apart = output.is_json or output.is_quiet
-    beside = Console(highlight=False, stderr=True, quiet=output.is_quiet) if is_apart else console
+    beside = make_console(stderr=True, quiet=output.is_quiet) if is_apart else console
     display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
     return sweep_on_kubernetes(request, display, partial(beside.print, soft_wrap=True, markup=False))
 

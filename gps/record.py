@@ -42,6 +42,7 @@ class RunResult:
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost their personal state
     link_bytes: Mapping[LinkKey, int]  # as counted by the parents
+    repeated_bytes: Mapping[LinkKey, int] = field(default_factory=dict)  # the part that repeats earlier messages
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
     kernels: Mapping[str, int] = field(default_factory=dict)  # the number of devices by kernel
@@ -110,6 +111,7 @@ def summary(result: RunResult) -> Summary:
         **UNKNOWN,
         bytes=_bytes(result.link_bytes),
         bytes_by_kind=_bytes_by_kind(result.link_bytes),
+        repeated_bytes=_bytes(result.repeated_bytes)["device-gps"] if result.repeated_bytes else None,
         excluded=tuple(Exclusion(device=device, stage=at, reason=why) for device, at, why in result.exclusions),
         adoptions=tuple(Adoption(cluster=cluster, by=lps, stage=at) for cluster, lps, at in result.adoptions),
         kernels=dict(result.kernels),

@@ -26,6 +26,7 @@ def result_so_far(run: Run) -> RunResult:
         model_sha256=run.own_models if run.streams.spans else reported,
         lost_state=[d.device_id for _, d in sorted(run.roster.devices.items()) if d.has_lost_state],
         link_bytes=run.reports.counts.total(),
+        repeated_bytes=run.reports.counts.repeated(),
         exclusions=run.journal.exclusions(),
         adoptions=[(h.home_id, h.lps_id, run.serving.stage_of(h.global_round)) for h in run.serving.handovers],
         kernels=run.roster.kernels(),

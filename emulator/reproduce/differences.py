@@ -12,7 +12,7 @@ from fedstrata.process.quoting import quoted
 from fedstrata.record.tables import read_text
 
 # Keys of summary.json that are not compared key by key. `differences` compares the kernels, `_fewer_bytes` the bytes.
-MEASURED = {"wall_seconds", "real", "kernels", "bytes", "bytes_by_kind", "training_bytes"}
+MEASURED = {"wall_seconds", "real", "kernels", "bytes", "bytes_by_kind", "training_bytes", "repeated_bytes"}
 ON_THE_REAL_CLOCK = {"energy"}
 MEASURED_COLUMNS = {"seconds", "bytes_up", "bytes_down"}  # of rounds.csv
 WITHOUT_A_CLOCK = {"rounds.csv", "relevance.csv"}  # tables that do not depend on times

@@ -37,7 +37,7 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
     moving = [plan.global_round for plan in run.summary.replanned if plan.moved]
     if moving:
         return _bytes_until(run, max(moving))
-    return run.summary.link("device-gps").total if run.relevance is not None or _asked_and_grouped(run) else None
+    return _before_training(run) if run.relevance is not None or _asked_and_grouped(run) else None
 
 
 def _asked_and_grouped(run: RunRecord) -> bool:
@@ -86,4 +86,17 @@ def _newcomers_from(run: RunRecord) -> int:
 def _bytes_until(run: RunRecord, global_round: int) -> float:
     """Return the bytes before training and in all global rounds up to and including this one."""
     rounds = sum(row.bytes_up + row.bytes_down for row in run.rounds if row.global_round <= global_round)
-    return run.summary.link("device-gps").total + rounds
+    return _before_training(run) + rounds
+
+
+def _before_training(run: RunRecord) -> float:
+    """Return the bytes before training, without messages that a restarted process has repeated."""
+    return run.summary.link("device-gps").total - (bytes_repeated(run) or 0)
+
+
+def bytes_repeated(run: RunRecord) -> float | None:
+    """Return the bytes before training that repeat earlier messages, because a process was restarted. If nothing was
+    repeated, return None.
+    """
+    repeated = run.summary.repeated_bytes
+    return None if repeated is None else repeated.total

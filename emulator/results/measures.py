@@ -9,6 +9,7 @@ from emulator.results.comparison import MEAN, Form, known
 from emulator.results.device_costs import (
     bytes_in_all,
     bytes_of_training,
+    bytes_repeated,
     bytes_until_grouped,
     bytes_until_nearly_final,
 )
@@ -117,6 +118,7 @@ COSTS: Mapping[str, Measure] = {
         column="bytes_until_95_percent", of=bytes_until_nearly_final, form=MEGABYTES, higher_is_better=False
     ),
     "training": Measure(column="training_bytes", of=bytes_of_training, form=MEGABYTES, higher_is_better=False),
+    "repeated": Measure(column="repeated_bytes", of=bytes_repeated, form=MEGABYTES, higher_is_better=False),
     "in all": Measure(column="device_bytes", of=bytes_in_all, form=MEGABYTES, higher_is_better=False),
 }
 

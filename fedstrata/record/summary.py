@@ -192,6 +192,10 @@ class Summary:
     """The part of `bytes` on the link device-lps up to the end of the last LPS round: the sum of `rounds.csv`. The rest
     sends the final models to all devices, which only measure them. `virtual.seconds` leaves it out, too.
     """
+    repeated_bytes: LinkBytes | None = None
+    """The part of `bytes` on the link device-gps that repeats earlier messages, because a process was restarted. The
+    result does not need this part. Absent if nothing was repeated.
+    """
     excluded: tuple[Exclusion, ...]
     """LPSs and devices that took no part in a round, or from some point of the run on. LPSs come first, then devices,
     both in the order of rounds.
@@ -231,6 +235,8 @@ class Summary:
         members = [device for ids in self.clusters.values() for device in ids]
         if len(set(members)) != len(members):
             raise ValueError("a device is in two clusters; it must be in only one")
+        if self.repeated_bytes is not None and self.repeated_bytes.total > self.link("device-gps").total:
+            raise ValueError(f"repeated_bytes are {self.repeated_bytes.total}, more than all bytes of device-gps")
         for metric in self.metrics:
             found = self.measured[metric.name]
             if unknown := set(found.clusters) - set(self.clusters) - {"mean"}:

@@ -8,6 +8,7 @@ from fedstrata.rpc.messages import link_bytes_from_proto, link_bytes_to_proto
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal.journal import Journal
 
+REPEATED = "repeated"  # source of the counts of repeated messages; no LPS has this name
 KINDS = ("model", "update", "control", "answer")
 
 
@@ -19,9 +20,12 @@ class LinkCounts:
         self._journal = journal
         self._links = links
         self._of_lps: dict[str, dict[LinkKey, int]] = {}
+        self._repeated: dict[LinkKey, int] = {}
         for source, data in journal.rounds.link_bytes().items():
             counts = link_bytes_from_proto(pb.RunStatus.FromString(data).link_bytes)
-            if source:
+            if source == REPEATED:
+                self._repeated = counts
+            elif source:
                 self._of_lps[source] = counts
             else:
                 links.go_on_from(counts)
@@ -36,9 +40,20 @@ class LinkCounts:
         known.update({key: max(count, known.get(key, 0)) for key, count in own.items()})
         self._write(lps_id, known)
 
+    def note_repeated(self, direction: str, size: int) -> None:
+        """Note that a part of the GPS's own counts is of a message that repeats an earlier one."""
+        key = LinkKey(link="device-gps", direction=direction, kind=REPEATED, end="parent")
+        self._repeated[key] = self._repeated.get(key, 0) + size
+
     def keep(self) -> None:
         """Save the GPS's own counts so far."""
         self._write("", self._links.snapshot())
+        if self._repeated:
+            self._write(REPEATED, self._repeated)
+
+    def repeated(self) -> dict[LinkKey, int]:
+        """Return the part of `total` that repeats earlier messages between devices and the GPS."""
+        return dict(self._repeated)
 
     def _write(self, source: str, counts: Mapping[LinkKey, int]) -> None:
         message = pb.RunStatus(link_bytes=link_bytes_to_proto(counts))

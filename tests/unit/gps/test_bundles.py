@@ -218,7 +218,10 @@ async def test_an_lps_can_neither_announce_nor_send_more_answers_than_there_can_
             count = number
             yield pb.BundlePart(answer=pb.DeviceAnswer(device_index=0))
 
-    run: Any = SimpleNamespace(experiment=SimpleNamespace(run_id="run-1", device_count=5))
+    run: Any = SimpleNamespace(
+        experiment=SimpleNamespace(run_id="run-1", device_count=5),
+        reports=SimpleNamespace(counts=SimpleNamespace(note_repeated=None)),
+    )
     with pytest.raises(PayloadError, match="announced"):
         await GpsServicer(run).SubmitAnswers(endless(), None)
     assert max(count, 1) == read

@@ -11,12 +11,14 @@ from emulator.results.comparison import MEAN
 from emulator.results.device_costs import (
     bytes_in_all,
     bytes_of_training,
+    bytes_repeated,
     bytes_until_grouped,
     bytes_until_nearly_final,
     metric_by_round,
 )
 from emulator.results.measures import DEVICES, RECEIVED, Measures
 from emulator.results.record import RunRecord, load_record
+from fedstrata.errors import DataError
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import CLASSIFICATION, Metric
 from tests.support.record_files import IDS, write_csv, write_record
@@ -60,6 +62,21 @@ def test_training_ends_with_the_last_round_and_the_final_measurement_is_only_in_
     found = run(tmp_path, bytes=links)
     assert bytes_of_training(found) == BEFORE + 4 * ROUND
     assert bytes_in_all(found) == BEFORE + 1000
+
+
+def test_repeated_messages_are_only_in_all_and_in_their_own_column(tmp_path: Path) -> None:
+    links = {"device-gps": {"up": BEFORE, "down": 700}, "device-lps": {"up": 100, "down": 900}}
+    found = run(tmp_path, bytes=links, repeated_bytes={"up": 400, "down": 300})
+    assert (bytes_until_grouped(found), bytes_repeated(found)) == (BEFORE, 700)
+    assert bytes_until_nearly_final(found) == BEFORE + 2 * ROUND
+    assert bytes_of_training(found) == BEFORE + 4 * ROUND
+    assert bytes_in_all(found) == BEFORE + 700 + 1000
+    assert bytes_repeated(run(tmp_path / "calm")) is None
+
+
+def test_more_repeated_bytes_than_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="repeated_bytes are 6001, more than all bytes of device-gps"):
+        run(tmp_path, bytes={"device-gps": {"up": BEFORE, "down": 0}}, repeated_bytes={"up": 6001, "down": 0})
 
 
 def test_newcomers_count_from_the_round_on_that_has_them(tmp_path: Path) -> None:

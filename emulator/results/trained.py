@@ -14,6 +14,7 @@ from fedstrata.datasets import Examples, dataset_info
 from fedstrata.datasets.rows import unmasked
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.methods.base import uses_own_model
@@ -98,7 +99,7 @@ class TrainedModels:
         """Return the final model of a cluster.
 
         Raises:
-            DataError: the record has no such cluster, or only a part of its model.
+            DataError: the record has no such cluster, only a part of its model, or no measurement of it.
             PluginError: the user's own code is missing.
         """
         clusters = self._record.summary.clusters
@@ -106,6 +107,7 @@ class TrainedModels:
             raise DataError(
                 f"{self._record.folder} has no cluster {name!r}; its clusters are {', '.join(clusters) or '(none)'}"
             )
+        self._check_measured(name)
         return self._made(name, name, self._architectures.main)
 
     def of_device(self, name: str) -> Trained:
@@ -127,6 +129,19 @@ class TrainedModels:
                 f"the model of its cluster, {cluster}"
             )
         return self._made(name, cluster, self._architectures.at(ids.index(name), max(0, summary.rounds - 1)))
+
+    def _check_measured(self, cluster: str) -> None:
+        """Check that devices have measured the model of a cluster, if the method is the user's own. Methods of
+        Fedstrata document which model they measure.
+        """
+        measured, method = self._record.summary.of_headline, self._experiment.method.name
+        is_own = PLUGIN.match(method) and uses_own_model(type(self._method))
+        if is_own and measured.received is None and measured.clusters.get(cluster) is not None:
+            raise DataError(
+                f"{self._record.folder} has no measurement of the model of {cluster}: devices measured another model, "
+                f"which never left them (measure of method {method}). Let measure return the measurement of work.start "
+                "as its second value, and run again"
+            )
 
     def _made(self, name: str, cluster: str, architecture: Architecture) -> Trained:
         model, streams = architecture

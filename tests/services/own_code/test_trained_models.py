@@ -280,3 +280,12 @@ def test_code_and_inputs_that_do_not_fit_the_run_are_one_line(
     for name in ("lps-0", "lps-1"):
         with pytest.raises(DataError, match=f"cannot read the model .*{name}.safetensors: "):
             fedstrata.load(missing).models[name]
+
+
+@pytest.mark.runs
+def test_a_model_that_no_device_measured_is_refused(tmp_path: Path) -> None:
+    own = fedstrata.load(run(tmp_path / "once", "method=tests.support.corrected:Corrected"))
+    with pytest.raises(DataError, match="no measurement of the model of lps-0: devices measured another model"):
+        own.predict("lps-0", ONE)
+    both = fedstrata.load(run(tmp_path / "twice", "method=tests.support.corrected:MeasuredTwice"))
+    assert both.predict("lps-0", ONE).shape == (1, 10)

@@ -24,6 +24,7 @@ from benchmarks.floor import parse as parse_end
 from benchmarks.suite.observed import resident_mb
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline, TrainingSettings
+from fedstrata.experiment.sections import RuleSettings
 from fedstrata.optimisers.server import server_optimiser
 from fedstrata.process.heap import keep_for_training
 from fedstrata.process.logs import EventLog
@@ -45,9 +46,11 @@ from fedstrata.rounds import (
 from fedstrata.rpc.client import Connection
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.server import RpcServer
+from fedstrata.rules import of_updates
+from fedstrata.rules.mean import Mean
 from fedstrata.store.model_file import pieces_of
 from fedstrata.streams.streams import UPDATE_PART
-from fedstrata.tensors import Layout, OneSum
+from fedstrata.tensors import Layout
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import OPEN
 from fedstrata.v1.gps_service_pb2 import ReportHeader
@@ -90,12 +93,12 @@ async def serve(options: argparse.Namespace) -> None:
         standing = state.save(0, initial, report)
         for number in range(options.rounds):
             started = time.perf_counter()
-            sums = OneSum(layout.size, children)
+            sums = of_updates(Mean(RuleSettings()), layout.size, children, Path())
             intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
             rounds.open(OpenRound(offers={0: Offer(standing.model)}, number=number, global_round=number, intake=intake))
             await writing.done()
             await rounds.gather()
-            pieces = (sums.total.mean(start, stop) for start, stop in pieces_of(layout.size))
+            pieces = (sums.totals[0].mean(start, stop) for start, stop in pieces_of(layout.size))
             standing.close()
             standing = await writing.save(number + 1, pieces, report)
             seconds.append(time.perf_counter() - started)

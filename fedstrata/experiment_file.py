@@ -28,6 +28,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods import registry as methods_known
 from fedstrata.methods.registry import method_class
+from fedstrata.rules.registry import RULES, aggregation_settings
 from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
@@ -86,6 +87,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
         document["seed"] = seed
     try:
         own = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
+        if "aggregation" in document:
+            own["aggregation"] = aggregation_settings(document["aggregation"])
         experiment = Experiment.model_validate({**document, **own})
         _check_sizes(experiment.model_dump(mode="python", by_alias=True))
         check_experiment(experiment)
@@ -245,6 +248,8 @@ def experiment_schema() -> dict[str, Any]:
     definitions["MethodSettings"] = _named("method", methods, methods_known.DEFAULT, definitions)
     tasks = {name: task_class(name).Options for name in tasks_known.NAMES}
     definitions["TaskSettings"] = _named("task", tasks, tasks_known.DEFAULT, definitions)
+    rules = {name: RULES.kind(name).Options for name in RULES.known}
+    definitions["RuleSettings"] = _named("rule", rules, RULES.default, definitions)
     return schema
 
 

@@ -62,7 +62,10 @@ class _Imports:
             top = name.partition(".")[0]
             if top != self.top:
                 own = _file_in(self.folder, top)
-                _check_visible(top, own, _found(top) or own, f", which {file.name} imports,")
+                found = _found(top) or own
+                _check_visible(top, own, found, f", which {file.name} imports,")
+                if found is not None and _is_installed(top, found):
+                    continue  # for instance Fedstrata, if own code lies beside its packages
             yield name
 
 

@@ -75,7 +75,7 @@ class Run:
         self.serving = Serving(experiment, self.places, self.journal, security)
         self.backend = BackendCalls(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
-        self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places))
+        self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places, folder=state))
 
     def _open_enrolment(self) -> None:
         """Construct the parts of the run that are needed before devices are grouped."""

@@ -1,6 +1,7 @@
 """One local parameter server (LPS): its connection to the GPS, and the clusters that it serves."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import HOLD_S, hold_s
-from fedstrata.rounds import updates_of
+from fedstrata.rounds import PlainUpdates
 from fedstrata.rpc.messages import link_bytes_from_proto
+from fedstrata.rules.registry import lps_rule, sends_sums
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
 from fedstrata.trust.names import Peer
@@ -40,17 +42,20 @@ class LpsAgent:
         self._gps = GpsClient(experiment, lps_id, gps, metrics=metrics, log=log, security=security)
         model = build_model(experiment.model, dataset_info(experiment.data))
         method = make_method(experiment)
+        streams = streams_of(experiment, method, model)
         metrics.links.questions = frozenset(question.name for question in method.questions())
         self._parts = LpsParts(
             experiment=experiment,
             method=method,
-            streams=streams_of(experiment, method, model),
+            streams=streams,
             model=model,
             task=make_task(experiment),
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            updates_of=updates_of(experiment, security),
+            updates_of=_updates_of(experiment, security),
+            rule=lps_rule(experiment),
+            sends_sums=sends_sums(experiment, spans=streams.spans),
         )
         self._newest_plan = NewestPlan(None if devices_come_to_others(experiment) else HOLD_S)
         self._clusters = Clusters(
@@ -106,3 +111,18 @@ class LpsAgent:
         accepts_model = partial(accepted_model, self._experiment, streams) if streams.spans else None
         gps = self._gps.of_session(cluster, streams, self._newest_plan, log, accepts_model)
         return Session(self._parts, cluster, gps, log)
+
+
+def _updates_of(experiment: Experiment, security: Security) -> Callable[[Callable[[str], bool]], PlainUpdates]:
+    """Return a function that creates the object for a cluster's updates: `PlainUpdates` or `MaskedUpdates`. The
+    function takes `has_member` (see `KeyRing`).
+
+    The package that checks keys is loaded only with secure aggregation.
+    """
+    secure = experiment.secure_aggregation
+    if secure is None:
+        return lambda has_member: PlainUpdates()
+    from fedstrata.rounds.mask_keys import MaskedUpdates
+    from fedstrata.trust.mask_proofs import KeyCheck
+
+    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, security.tls).check)

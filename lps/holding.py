@@ -21,9 +21,10 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Offer, PlainUpdates, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rules import Gathering, Rule
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
-from fedstrata.tensors import Fold, PayloadCodec
+from fedstrata.tensors import PayloadCodec
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import tensors_pb2
@@ -45,6 +46,8 @@ class LpsParts:
     metrics: ProcessMetrics
     executor: Executor
     updates_of: Callable[[Callable[[str], bool]], PlainUpdates]  # given a test of membership
+    rule: Rule
+    sends_sums: bool  # whether the GPS gets exact sums, instead of mean updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,15 +153,13 @@ class Holding(Protocol):
         still have the models of the previous plan.
         """
 
-    def sums(self, children: Mapping[str, int], fold: Fold) -> Any:
-        """Return empty sums for devices' updates. `children` has each device's number of examples. `fold` is the
-        function that adds values to a sum.
-        """
+    def sums(self, children: Mapping[str, int]) -> Gathering:
+        """Return an object that gathers devices' updates. `children` has each device's number of examples."""
 
     async def written(self) -> None:
         """Wait until all offered models are on disk, if this object keeps models on disk."""
 
-    async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
+    async def move(self, lps_round: int, sums: Gathering, report: pb.ReportHeader) -> None:
         """Apply the sums of an LPS round to the models. `report` already has the row of this round."""
 
     async def upward(self, report: pb.ReportHeader) -> Upward:

@@ -9,9 +9,9 @@ from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.cohort import cohort
 from fedstrata.rounds import ChildLimits, HeldOut
+from fedstrata.rules import Route
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
-from fedstrata.tensors import Route
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 

@@ -5,7 +5,6 @@ report.
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.devices import Homes
@@ -22,7 +21,7 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.tensors import Sums
+from fedstrata.rules import Gathering
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import Holding, LpsParts, Offers, SessionParts
 from lps.kept.model import KeptModel
@@ -112,11 +111,14 @@ class Session:
         deadline = clock.opens(self._report, global_round, number, members)
         asking = self._question.stage(number, deadline)
         is_planned = asking is not None and self._parts.gps.newest_plan.is_planned(global_round)
-        sums: Any = self._sums(children) if asking is None else None
-        stages = [stage for stage in (asking, *on_time(deadline)) if stage is not None]
-        self._open(number, children, holding.offers(is_planned=is_planned), stages, sums=sums)
-        await holding.written()
-        if asking is not None:
+        offers = holding.offers(is_planned=is_planned)
+        if asking is None:
+            sums = self._sums(children)
+            self._open(number, children, offers, on_time(deadline), sums=sums)
+            await holding.written()
+        else:
+            self._open(number, children, offers, [asking, *on_time(deadline)])
+            await holding.written()
             await self._question.settle(asking, global_round, is_planned=is_planned)
             sums = self._sums(children)
             self.server.go_on(members.clusters_of(), sums)
@@ -125,13 +127,15 @@ class Session:
         self._parts.lps.metrics.round_closed(seconds)
         self._report = self._parts.notes.of_round(self._report, number, global_round, gathered, seconds)
         clock.of_round(self._report, gathered.exchanged, members)
-        await self._updates.check_sums(sums.totals)
+        await sums.settle()
         await holding.move(number, sums, self._report)
 
-    def _sums(self, children: Mapping[str, int]) -> Any:
-        """Return empty sums for devices' updates. Raises RunStoppedError if a round cannot have this many devices."""
+    def _sums(self, children: Mapping[str, int]) -> Gathering:
+        """Return an object that gathers devices' updates. Raises RunStoppedError if a round cannot have this many
+        devices.
+        """
         self._updates.check_size(len(children))
-        return self._holding.sums(children, self._updates.fold)
+        return self._holding.sums(children)
 
     def _open(
         self,
@@ -140,7 +144,7 @@ class Session:
         offers: Offers,
         stages: list[Stage],
         *,
-        sums: Sums | None = None,
+        sums: Gathering | None = None,
         evaluate_only: bool = False,
     ) -> None:
         updates = PlainUpdates() if evaluate_only else self._updates

@@ -23,6 +23,7 @@ from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.rpc.answers import largest_bytes
+from fedstrata.rules.registry import sends_sums
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.homes import are_placed_by_index, lps_known
 from fedstrata.streams.streams import streams_of
@@ -202,7 +203,7 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
         fetched_elements=streams.vector(offered).tensors.size,
         shared_layers=streams.everywhere.names,
         own_layers=streams.own.names,
-        is_exact=streams.spans and experiment.training.lps_rounds_per_global_round == 1,
+        is_exact=sends_sums(experiment, spans=streams.spans),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import MODELS, Experiment
 from fedstrata.methods import Method, Moment, Reach, places_late
+from fedstrata.rules.registry import TIERS, make_rule, sends_sums
 from fedstrata.streams.homes import asks_in_training, lps_count, spans_lps
 
 
@@ -146,6 +147,7 @@ SECTIONS = (
     "newcomers", "bounds.max_update_norm", "secure_aggregation", "privacy.updates", "privacy.profiles",
 )  # fmt: skip
 LINKS = ("links.device-lps.up", "links.lps-gps.up")
+AGGREGATION = ("aggregation.lps", "aggregation.gps")
 FEATURES: Mapping[str, Feature] = {
     # what the experiment file asks for
     "training.participation": Feature(said=_participation, without="remove training.participation"),
@@ -153,6 +155,7 @@ FEATURES: Mapping[str, Feature] = {
     "LPS rounds apart": Feature(said=_rounds_apart, without=SOME_ROUNDS.without),
     **{key: _setting(key) for key in SECTIONS},
     **{key: _setting(key, f"set {key}: float32", off=("float32",)) for key in LINKS},
+    **{key: _setting(key, f"set {key}: mean", off=("mean",)) for key in AGGREGATION},
     "architectures": _setting("architectures", off=((),)),
     "times": Feature(said=lambda experiment, _: experiment.timed_key, without="remove this key"),
     "clock: virtual": _setting("clock", "set clock: real", off=("none", "real")),
@@ -192,7 +195,9 @@ FEATURES: Mapping[str, Feature] = {
         without="choose a method with a single cluster, such as fedavg",
     ),
     "partial sums": Feature(
-        said=lambda experiment, method: _if(not SOME_ROUNDS.said(experiment, method), _spans(experiment, method)),
+        said=lambda experiment, method: _if(
+            sends_sums(experiment, spans=spans_lps(experiment, method)), _spans(experiment, method)
+        ),
         without=f"set {ROUNDS} to 2 or more",
     ),
     "plans mix updates": _method_that(lambda method: method.mixes),
@@ -222,6 +227,12 @@ REFUSALS = (
     Refusal(
         ("links.lps-gps.up", "partial sums"),
         "with one LPS round per global round, LPSs send exact partial sums of the clusters that span LPSs",
+    ),
+    Refusal(("aggregation.lps", "secure_aggregation"), "masks hide single updates from an LPS"),
+    *(Refusal((key, "plans mix updates"), "a mix is a sum of updates with weights") for key in AGGREGATION),
+    *(
+        Refusal((key, "asks in each round"), "a plan that changes in a round needs the sums of that round")
+        for key in AGGREGATION
     ),
     Refusal(("task without labels", "needs labels"), "the method needs labels, or a model with one output per label"),
     Refusal(("training.lps_optimiser", "averaged statistics"), f"an optimiser's step {VARIANCE}"),
@@ -267,15 +278,22 @@ REFUSALS = (
 
 
 def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
-    """Yield a message for each feature of the experiment that the method refuses with `Method.refuses`."""
-    name = experiment.method.name
-    for key, why in method.refuses().items():
-        if key not in FEATURES:
-            raise PluginError(
-                f"method {name} refuses {key!r}, which is not a feature; choose from {', '.join(FEATURES)}"
-            )
-        if said := FEATURES[key].said(experiment, method):
-            yield f"{said} does not go with method {name}: {why}; {FEATURES[key].without}, or choose another method"
+    """Yield a message for each feature of the experiment that the method refuses with `Method.refuses`, or a rule with
+    `Rule.refuses`.
+    """
+    own: list[tuple[str, str, Mapping[str, str]]] = [("method", experiment.method.name, method.refuses())]
+    for tier in TIERS:
+        rule = make_rule(experiment, tier)
+        own.append((f"aggregation.{tier}", rule.options.name, rule.refuses()))
+    for what, name, refused in own:
+        for key, why in refused.items():
+            if key not in FEATURES:
+                raise PluginError(
+                    f"{what} {name} refuses {key!r}, which is not a feature; choose from {', '.join(FEATURES)}"
+                )
+            if said := FEATURES[key].said(experiment, method):
+                another = f"choose another {what.partition('.')[0]}"
+                yield f"{said} does not go with {what} {name}: {why}; {FEATURES[key].without}, or {another}"
 
 
 def refusals(experiment: Experiment, method: Method) -> list[str]:

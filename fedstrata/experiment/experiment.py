@@ -27,6 +27,7 @@ from fedstrata.experiment.partition import (
 from fedstrata.experiment.privacy import PrivacySettings, SecureAggregation
 from fedstrata.experiment.schedule import Entries
 from fedstrata.experiment.sections import (
+    AggregationSettings,
     ArchitectureSettings,
     Bounds,
     DataSettings,
@@ -70,6 +71,8 @@ class Experiment(Settings):
     """Number of LPSs, and the devices that each serves; without this key each cluster has its own LPS."""
     training: TrainingSettings = TrainingSettings()
     """Rounds, the local optimiser, and the optimisers of the servers."""
+    aggregation: AggregationSettings = AggregationSettings()
+    """Rules by which the servers combine updates."""
     clock: Clock = "none"
     """`virtual` calculates how long the run would take on its links, `real` slows the run down to this time, and `none`
     does neither.
@@ -137,9 +140,7 @@ class Experiment(Settings):
 
     @property
     def timed_key(self) -> str:
-        """The first key that has an effect only with a clock (`clock: virtual` or `real`). It is "" if the experiment
-        has no such key.
-        """
+        """The first key that has an effect only with a clock, or "" if the experiment has no such key."""
         sections = ("compute", "schedule", "energy")
         return self.links.timed_key or next((key for key in sections if getattr(self, key)), "")
 
@@ -160,9 +161,7 @@ class Experiment(Settings):
 
     @property
     def least_in_sum(self) -> int:
-        """The smallest number of updates in a sum that an LPS sees. Without `secure_aggregation` it is 1, because an
-        LPS then sees each update.
-        """
+        """The smallest number of updates in a sum that an LPS sees: 1 without `secure_aggregation`."""
         return 1 if self.secure_aggregation is None else self.secure_aggregation.min_devices
 
     @property
@@ -230,6 +229,8 @@ class Experiment(Settings):
         resolved = self.model_dump(mode="json", by_alias=True)
         resolved["data"] = self.data.drawn(self.seed).model_dump(mode="json", by_alias=True)
         del resolved["faults"], resolved["energy"], resolved["schedule"]
+        if self.aggregation == AggregationSettings():
+            del resolved["aggregation"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
         if self.clock != "none":

@@ -28,8 +28,9 @@ class Registry(Generic[Kind, Chosen]):
     default: str
     known: Mapping[str, str]  # by name `module:Class`; the module is imported when the name is first used
 
-    def kind(self, name: str) -> type[Kind]:
-        """Return the built-in class with this name or, for `module:Class`, the user's own class.
+    def kind(self, name: str, key: str = "") -> type[Kind]:
+        """Return the built-in class with this name or, for `module:Class`, the user's own class. `key` is the key of
+        the experiment file, for messages; by default it is the section.
 
         Raises:
             ExperimentError: no class has this name, as in `no method is called 'fedavgg'`.
@@ -42,7 +43,7 @@ class Registry(Generic[Kind, Chosen]):
         what = self.section
         if not PLUGIN.match(name):
             raise ExperimentError(
-                f"{what}.name: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
+                f"{key or what}.name: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
                 f"{', '.join(self.known)}, or your own as module:Class"
             )
         own: Any = load_plugin(name, what)
@@ -54,8 +55,9 @@ class Registry(Generic[Kind, Chosen]):
             raise PluginError(f"{what} {name}: Options must be a subclass of {room}.{self.options.__name__}")
         return own
 
-    def settings(self, section: Any) -> Chosen:
-        """Check a section (a name, a mapping, or None for the default name) and return its settings.
+    def settings(self, section: Any, key: str = "") -> Chosen:
+        """Check a section (a name, a mapping, or None for the default name) and return its settings. For `key`, see
+        `kind`.
 
         Raises:
             ExperimentError: no class has the name, or its options refuse a key or a value.
@@ -66,16 +68,17 @@ class Registry(Generic[Kind, Chosen]):
             section = {"name": section or self.default}
         if not isinstance(section, Mapping):
             raise ExperimentError(
-                f"{self.section}: must be a name, or a mapping with the name and its options, not {section!r:.80}"
+                f"{key or self.section}: must be a name, or a mapping with the name and its options, not "
+                f"{section!r:.80}"
             )
         section = {"name": self.default, **section}
-        kind: Any = self.kind(str(section["name"]))
+        kind: Any = self.kind(str(section["name"]), key)
         known = ", ".join(sorted(set(kind.Options.model_fields) - {"name"})) or "none"
         try:
             checked: Chosen = kind.Options.model_validate(section)
         except ValidationError as error:
-            unknown = f"{self.section} {section['name']} has no such option; its options are: {known}"
-            raise ExperimentError(one_line(error, lambda _: unknown, self.section)) from None
+            unknown = f"{key or self.section} {section['name']} has no such option; its options are: {known}"
+            raise ExperimentError(one_line(error, lambda _: unknown, key or self.section)) from None
         return checked
 
     def made(self, name: str, make: Callable[[Any], Kind]) -> Kind:

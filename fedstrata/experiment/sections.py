@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     JsonValue,
+    SerializeAsAny,
     field_validator,
     model_validator,
 )
@@ -260,6 +261,22 @@ class MethodSettings(Settings):
 
     name: str
     """Name of a built-in method, or own code as `module:Class`."""
+
+
+class RuleSettings(Settings):
+    """Hold the name of a rule. Each rule declares its options in a subclass of this class."""
+
+    name: str = "mean"
+    """Name of a built-in rule, or own code as `module:Class`."""
+
+
+class AggregationSettings(Settings):
+    """Name the rules by which parents combine the updates of their children."""
+
+    lps: SerializeAsAny[RuleSettings] = RuleSettings()
+    """Rule of an LPS for the updates of its devices: `mean`, or own code as `module:Class`."""
+    gps: SerializeAsAny[RuleSettings] = RuleSettings()
+    """Rule of the GPS for the updates of the LPSs."""
 
 
 class TaskSettings(Settings):

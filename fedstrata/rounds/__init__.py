@@ -5,10 +5,10 @@ children.
 from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.mask_keys import PlainUpdates, updates_of
 from fedstrata.rounds.models_and_updates import Identity, ParentCalls, ReceivedModel, Shield, Update
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
+from fedstrata.rounds.plain_updates import PlainUpdates
 from fedstrata.rounds.reported import ChildLimits, HeldOut
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.stages import Asking, on_time
@@ -35,5 +35,4 @@ __all__ = [
     "Stage",
     "Update",
     "on_time",
-    "updates_of",
 ]

@@ -105,6 +105,11 @@ class ChildReports:
         if header.HasField("work"):
             self.uploaded[name] = Exchanged.of_update(header)
 
+    def forget(self, child_id: str) -> None:
+        """Forget what a child has reported."""
+        for kept in (self.losses, self.evaluations, self.uploaded):
+            kept.pop(child_id, None)
+
     def result(self, children: Mapping[str, Child]) -> RoundResult:
         """Return the result of a round that ends with the children in these states."""
         losses = self.losses.values()

@@ -1,7 +1,8 @@
-"""The exact sum of one round. Updates are added chunk by chunk as they arrive.
+"""The updates of one round. The parent's rule takes them chunk by chunk as they arrive.
 
-If a child is refused or excluded, a part of its update may already be in the sum. This part cannot be removed, so the
-whole sum is emptied. Then the other children send their updates of this round again.
+If a child is refused or excluded, a part of its update may already be taken. A rule that keeps updates apart forgets
+this child. In a sum, the part cannot be removed, so the whole sum is emptied. Then the other children send their
+updates of this round again.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, Supersed
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildReports, ChildState, Enough, RoundResult, Upload
 from fedstrata.rounds.reported import NO_LIMITS, ChildLimits
-from fedstrata.tensors import PayloadCodec, Sums
+from fedstrata.rules import Gathering
+from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
 INLINE_ELEMENTS = 256 << 10  # adding up to so many elements (0.3 ms) is faster without another thread
@@ -26,15 +28,13 @@ class Intake(Children):
         self,
         *,
         children: Iterable[str],
-        sums: Sums | None = None,
+        sums: Gathering | None = None,
         wait: TierDeadline,
         executor: Executor | None = None,
         limits: ChildLimits = NO_LIMITS,
         enough: Enough = NO_LEAST,
     ) -> None:
-        """Set the children of the round, and how their updates are added. `sums` is None if the sum is set later, or if
-        the round sums nothing. For `enough`, see `Children`.
-        """
+        """Set the round's children. `sums` is None if it is set later, or never. For `enough`, see `Children`."""
         super().__init__(children, wait, enough)
         self.sums = sums
         self._executor = executor
@@ -78,15 +78,15 @@ class Intake(Children):
         return upload
 
     def _switch(self, child_id: str, child: Child) -> None:
-        """Empty the sum, because a child has begun one update and continues with another. A child may do this once per
-        round, for instance after a restart. This method always raises one of two errors.
+        """Take a child's part out of the sum, because it has begun one update and continues with another. A child may
+        do this once per round, for instance after a restart. This method always raises one of two errors.
 
         Raises:
             OffsetError: this is the child's first change in the round. The child must send its update from byte 0.
             PayloadError: the child has already changed to another update in this round.
         """
         child.switch(child_id)
-        self.void()
+        self._take_out(child_id, child)
         raise OffsetError(f"{child_id} continues with another update than the one that it began; send it from byte 0")
 
     async def fold(self, upload: Upload, data: bytes | memoryview) -> None:
@@ -103,17 +103,16 @@ class Intake(Children):
             squares = child.squares + self.limits.squares_of(values)
             self.limits.check_norm(upload.child_id, squares)
             start = upload.offset // upload.codec.element_bytes
-            voided = self.voided
-            add = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
+            add = partial(self._sums.take, upload.child_id, start, values, upload.weights)
             was_cancelled = await _done(add, self._executor if len(values) > INLINE_ELEMENTS else None)
             upload.offset += len(data)
-            if voided == self.voided:
+            if child.began is upload:  # otherwise the values were removed in the meantime
                 child.offset, child.squares = upload.offset, squares
         if was_cancelled:
             raise asyncio.CancelledError
 
     @property
-    def _sums(self) -> Sums:
+    def _sums(self) -> Gathering:
         if self.sums is None:
             raise NotReadyError("this round takes no updates yet; try again")
         return self.sums
@@ -128,7 +127,7 @@ class Intake(Children):
                     f"the upload of {upload.child_id} ended at byte {upload.offset} of {upload.codec.payload_bytes}; "
                     "resume it there"
                 )
-            self._sums.count(upload.child_id, upload.weights)
+            self._sums.accept(upload.child_id, upload.weights)
             child.upload = None
             self._move(child, ChildState.ACCEPTED)
             self._reports.keep(header, upload)
@@ -152,8 +151,10 @@ class Intake(Children):
         had_part = child.has_part
         child.upload = None
         self._move(child, ChildState.EXCLUDED)
-        if had_part or self._enough.is_void_if_any_leaves:
+        if self._enough.is_void_if_any_leaves:
             self.void()
+        elif had_part:
+            self._take_out(child_id, child)
         self._tell()
 
     def exclude_late(self) -> tuple[str, ...]:
@@ -170,12 +171,18 @@ class Intake(Children):
         return late
 
     def restart(self, child_id: str) -> None:
-        """Forget a child's incomplete upload. If a part of this upload may be in the sum, empty the whole sum. If the
-        child's update is complete, do nothing.
-        """
+        """Forget a child's incomplete upload. If the child's update is complete, do nothing."""
         child = self._children.get(child_id)
         if child is not None and child.state is ChildState.AWAITED and child.has_part:
+            self._take_out(child_id, child)
+
+    def _take_out(self, child_id: str, child: Child) -> None:
+        """Take a child's values out of the sum. If this is not possible, empty the sum."""
+        if self.sums is None or not self.sums.forget(child_id):
             self.void()
+        else:
+            child.begin_anew()
+            self._reports.forget(child_id)
 
     def void(self) -> None:
         """Empty the sum, and wait again for all children that are still in the round and were not refused."""

@@ -1,29 +1,25 @@
 """Secure aggregation at a parent: the keys of its children, and the list of the devices that mask updates for the same
 sum (the roster).
 
-`PlainUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
-only public keys, and cannot remove masks with them. If a child leaves the round or sends another key, the sum is
-emptied. The other children then mask their updates again.
+The parent passes on only public keys, and cannot remove masks with them. If a child leaves the round or sends another
+key, the sum is emptied. The other children then mask their updates again.
 """
 
-import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
-from fedstrata.experiment import Experiment, LinkSettings
+from fedstrata.experiment import LinkSettings
 from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.rounds.children import NO_LEAST, ChildState, Enough
+from fedstrata.rounds.children import ChildState, Enough
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.open_round import Around, Stage, Verdict
-from fedstrata.tensors import ExactSum, Fold
+from fedstrata.rounds.plain_updates import PlainUpdates
 from fedstrata.tensors.codec import AnyEncoding
-from fedstrata.trust.security import Security
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
@@ -227,61 +223,12 @@ class Masked(Stage):
         self.digest, self.part = roster_digest(roster), pb.ModelPart(roster=roster)
 
 
-def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Raise RunStoppedError if masks have not cancelled in the sums, or if a value of the sums is too large."""
-    try:
-        for total in totals:
-            total.check_total()
-    except PayloadError as error:
-        raise RunStoppedError(
-            f"the sum of the masked updates is impossible ({error}): a device has used masks for a wrong set of "
-            "devices, or sent values out of range; under secure_aggregation no server can tell which device"
-        ) from None
-
-
-class PlainUpdates:
-    """Accept updates without secure aggregation, so that the parent can read each update. Updates have the encoding
-    that the experiment sets for their link. Children send no mask keys.
-    """
-
-    fold: Fold = staticmethod(ExactSum.fold)
-    enough: Enough = NO_LEAST
-
-    def encoding(self, link: LinkSettings) -> AnyEncoding:
-        """Return the encoding of updates on a link."""
-        return link.up
-
-    def hear(self, request: pb.FetchModelRequest) -> None:
-        """Raise PayloadError if a child sends a mask key. The experiment file of the parent has no secure aggregation,
-        so the child has another file.
-        """
-        if request.mask_key.ByteSize():
-            raise PayloadError(
-                f"{quoted(request.child_id)} masks its updates, but its parent runs without secure_aggregation; "
-                "give all processes the same experiment file"
-            )
-
-    def check_size(self, children: int) -> None:
-        """Raise RunStoppedError if a round cannot have this many children. Only secure aggregation has such limits."""
-
-    def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the optional parts (stages) of a round. The children's weights in the sum are numbers of examples.
-        They add up to at most `max_examples`.
-        """
-        return []
-
-    async def check_sums(self, totals: Iterable[ExactSum]) -> None:
-        """Raise RunStoppedError if a complete sum is impossible for honest updates. Only masked updates are checked."""
-
-
 class MaskedUpdates(PlainUpdates):
     """Accept updates as integers to which children have added masks. The masks cancel in the sum, so the parent learns
     only the sum of the updates.
 
     In each stream, masks cancel only if every child of the round adds its update to the stream.
     """
-
-    fold = staticmethod(ExactSum.fold_unchecked)
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
         """Set the parameters of the `KeyRing`."""
@@ -310,23 +257,6 @@ class MaskedUpdates(PlainUpdates):
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
         return [Masked(self.keys, intake, max_examples)]
-
-    async def check_sums(self, totals: Iterable[ExactSum]) -> None:
-        await asyncio.to_thread(check_unmasked, totals)
-
-
-def updates_of(experiment: Experiment, security: Security) -> Callable[[Callable[[str], bool]], PlainUpdates]:
-    """Return a function that creates the object for a parent's updates: `PlainUpdates` or `MaskedUpdates`. The function
-    takes `has_member` (see `KeyRing`).
-
-    The package that checks keys is loaded only with secure aggregation.
-    """
-    secure = experiment.secure_aggregation
-    if secure is None:
-        return lambda has_member: PlainUpdates()
-    from fedstrata.trust.mask_proofs import KeyCheck
-
-    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, security.tls).check)
 
 
 def _roster(keys: Iterable[tuple[str, pb.MaskKey]], max_examples: int) -> pb.Roster:

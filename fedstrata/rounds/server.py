@@ -13,7 +13,7 @@ from fedstrata.process.sleeping import wait_awake, wait_until
 from fedstrata.rounds.child_calls import ChildCalls
 from fedstrata.rounds.children import RoundResult
 from fedstrata.rounds.open_round import Around, OpenRound
-from fedstrata.tensors import Sums
+from fedstrata.rules import Gathering
 
 
 class RoundServer(ChildCalls):
@@ -83,7 +83,7 @@ class RoundServer(ChildCalls):
         exchanged = {name: sent_up.after(opened.sent_to(name)) for name, sent_up in result.exchanged.items()}
         return replace(result, exchanged=exchanged)
 
-    def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
+    def go_on(self, clusters: Mapping[str, int], sums: Gathering) -> None:
         """Collect updates in `sums` from now on. `clusters` maps each child to its cluster from now on."""
         opened = self.opened()
         opened.intake.sums = sums

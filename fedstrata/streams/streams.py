@@ -25,9 +25,9 @@ from fedstrata.errors import PayloadError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Channel, Method, Plan, Reach
 from fedstrata.process.quoting import quoted
+from fedstrata.rules import Route
 from fedstrata.streams.homes import spans_lps
 from fedstrata.tensors.layout import Flat, Layout, TensorSpec
-from fedstrata.tensors.stream_sums import Route
 
 if TYPE_CHECKING:
     from fedstrata.models import Model

@@ -27,6 +27,18 @@ def largest_value(max_examples: int) -> float:
     return min(2.0**18, 2.0**30 / max_examples)
 
 
+def check_values(values: Flat, limit: float) -> None:
+    """Check that values are finite and within ±`limit`. Raises PayloadError if they are not."""
+    if not len(values):
+        return
+    low, high = float(values.min()), float(values.max())
+    if not (-limit <= low and high <= limit):
+        raise PayloadError(
+            f"values go from {low:g} to {high:g}; they must be finite and within ±{limit:g}: "
+            "training has diverged, or the sender is faulty"
+        )
+
+
 class ExactSum:
     """Hold a weighted sum of vectors, shape (size,), as int64. The sum takes as much memory as two float32 vectors."""
 
@@ -49,7 +61,7 @@ class ExactSum:
         Raises:
             PayloadError: a value is NaN, infinite or beyond `limit`. Nothing is added.
         """
-        self.check(values)
+        check_values(values, self.limit)
         for at in range(0, len(values), PIECE):
             piece = values[at : at + PIECE]
             scratch = self._scratch[: len(piece)]
@@ -102,17 +114,6 @@ class ExactSum:
         all values, each value multiplied by its number of examples.
         """
         return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
-
-    def check(self, values: Flat) -> None:
-        """Check that values are finite and within `limit`. Raises PayloadError if they are not."""
-        if not len(values):
-            return
-        low, high = float(values.min()), float(values.max())
-        if not (-self.limit <= low and high <= self.limit):
-            raise PayloadError(
-                f"values go from {low:g} to {high:g}; they must be finite and within ±{self.limit:g}: "
-                "training has diverged, or the sender is faulty"
-            )
 
     def count(self, num_examples: int) -> None:
         """Count the examples of a vector after all its elements were added."""

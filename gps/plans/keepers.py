@@ -13,20 +13,21 @@ the number of clusters, and can withdraw tensors. So a global round has vectors 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Channel, Method, Plan, Reach
 from fedstrata.models import Model
 from fedstrata.rounds import Offer
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rules import Gathering, of_streams, of_updates
+from fedstrata.rules.registry import gps_rule, sends_sums
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import UPDATE_PART, Streams, VectorLayout, shares_of
-from fedstrata.tensors import Flat, Layout, OneSum, PartialSums
+from fedstrata.tensors import Flat, Layout
 from gps.plans.places import Places
-
-Gathered = OneSum | PartialSums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,11 @@ class Keeper:
     change in a global round.
     """
 
-    def __init__(self, experiment: Experiment, method: Method, model: Model, streams: Streams, places: Places) -> None:
+    def __init__(
+        self, experiment: Experiment, method: Method, model: Model, streams: Streams, places: Places, *, folder: Path
+    ) -> None:
+        """Set the objects of the run. `folder` is for updates that do not stay in memory."""
+        self._folder = folder
         self._experiment = experiment
         self._method = method
         self._model = model
@@ -67,7 +72,8 @@ class Keeper:
         self._places = places
         self._plans = places.plans
         self._rounds = experiment.training.lps_rounds_per_global_round
-        self._is_exact = streams.spans and self._rounds == 1
+        self._is_exact = sends_sums(experiment, spans=streams.spans)
+        self._rule = gps_rule(experiment, are_partial=self._is_exact)
         self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by number of clusters and layout
         self.is_fetched_first = streams.spans  # whether LPSs fetch the initial model, instead of computing it
 
@@ -118,7 +124,7 @@ class Keeper:
         this form, too.
 
         If clusters span LPSs, an LPS's update has one part per stream. With one LPS round per global round, the parts
-        are exact sums of the devices' updates. Otherwise the parts are the changes of the streams at the LPS.
+        are exact sums of the devices' updates, if both rules are means. Otherwise they are changes of the streams.
         """
         updates = self._of_updates(global_round)
         key = len(updates.clusters), updates.travelling
@@ -127,8 +133,8 @@ class Keeper:
             self._acceptances[key] = Acceptance(updates.tensors, encoding, updates.parts)
         return self._acceptances[key]
 
-    def sums(self, children: Mapping[str, int], global_round: int) -> Gathered:
-        """Return empty sums, to which the GPS adds the aggregates of a global round. `children` has each LPS's number
+    def sums(self, children: Mapping[str, int], global_round: int) -> Gathering:
+        """Return an object that gathers the aggregates of a global round. `children` has each LPS's number
         of examples in one LPS round.
 
         If each LPS has a cluster of its own, an LPS's weight is its number of examples, summed over the LPS rounds of
@@ -137,10 +143,10 @@ class Keeper:
         updates = self._of_updates(global_round)
         if not self._kept.spans:
             weights = {name: self._rounds * examples for name, examples in children.items()}
-            return OneSum(updates.tensors.size, weights)
+            return of_updates(self._rule, updates.tensors.size, weights, self._folder)
         plan = self._plans.at_end(global_round)
         most = {home: self._most(home, plan, updates) for home in children}
-        return PartialSums(updates.sizes, most, is_exact=self._is_exact)
+        return of_streams(self._rule, updates.sizes, most, self._folder)
 
     def _most(self, home: str, plan: Plan, updates: VectorLayout) -> list[int]:
         """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices, times
@@ -159,7 +165,7 @@ class Keeper:
         weights = [updates.weights(cluster, count, shares) for cluster, count, shares in devices]
         return [self._rounds * sum(each[number] for each in weights) for number in range(len(updates.streams))]
 
-    def changes(self, sums: Gathered, global_round: int) -> Iterator[PieceChange]:
+    def changes(self, sums: Gathering, global_round: int) -> Iterator[PieceChange]:
         """Yield how the vector changes in a global round, piece by piece, in the order of the changed vector.
 
         The mean update of a stream is added to the stream. If the plan has `weights` for a stream, the stream is
@@ -168,11 +174,10 @@ class Keeper:
         Raises:
             NoUpdatesError: every LPS has a cluster of its own, and no LPS has sent an update.
         """
-        totals = sums.streams if isinstance(sums, PartialSums) else [sums.total]
         before, plan = self._at_start(global_round), self._plans.at_end(global_round)
         gathered = {
             (stream.channel, stream.cluster): (stream.tensors, total)
-            for stream, total in zip(self._of_updates(global_round).streams, totals, strict=True)
+            for stream, total in zip(self._of_updates(global_round).streams, sums.totals, strict=True)
         }
         for stream in self._at_start(global_round + 1).streams:
             tensors, total = gathered[stream.channel, stream.cluster]

@@ -81,6 +81,7 @@ class GlobalRounds:
             sums = self._keeper.sums(children, self.global_round)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
+            await sums.settle()
             times = self._clock.of_round(self.global_round, self._exchanged(gathered))
             following = await asyncio.to_thread(self._files.following, model, sums, self.global_round)
             model.close()

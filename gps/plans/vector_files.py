@@ -11,10 +11,11 @@ from fedstrata.experiment import Experiment
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import Move, server_optimiser
 from fedstrata.process.logs import EventLog
+from fedstrata.rules import Gathering
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import Flat, Layout
-from gps.plans.keepers import Gathered, Keeper
+from gps.plans.keepers import Keeper
 
 
 class VectorFiles:
@@ -62,7 +63,7 @@ class VectorFiles:
             raise StateError(f"{found.path} has metadata {found.metadata}, expected {expected}; was it renamed?")
         return found
 
-    def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
+    def following(self, model: AnyModel, sums: Gathering, global_round: int) -> AnyModel:
         """Compute and write the vector that follows a global round, and return it. A small vector is returned in
         memory, and a large vector as its file.
         """
@@ -76,7 +77,7 @@ class VectorFiles:
         self._save(following, layout, moved.pieces(), moved.digest)
         return moved
 
-    def _moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
+    def _moves(self, model: AnyModel, sums: Gathering, global_round: int) -> Iterator[Move]:
         """Yield, for each piece of the vector, its values, its change, and the optimiser's state."""
         for change in self.keeper.changes(sums, global_round):
             base, update = model.read(change.start, change.stop), change.update

@@ -6,12 +6,13 @@ import numpy as np
 
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import Move
+from fedstrata.rules import Total
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
-from fedstrata.tensors import ExactSum, Flat
+from fedstrata.tensors import Flat
 
 
-def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
+def moves(model: AnyModel, total: Total, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
     """Yield, for each piece of the model, the piece's values, the mean update of an LPS round, and the optimiser's
     state.
     """

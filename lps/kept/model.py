@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from fedstrata.errors import StateError
 from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rules import Gathering, of_updates
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART
-from fedstrata.tensors import Flat, Fold, OneSum, taken
+from fedstrata.tensors import Flat, taken
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.holding import Holding, Offers, SessionParts, Upward
 from lps.kept.arithmetic import difference, moves, spliced
@@ -78,19 +79,19 @@ class KeptModel(Holding):
     def offers(self, *, is_planned: bool = False) -> Offers:
         return Offers({0: Offer(self._start.model, told=self._told)}, {})
 
-    def sums(self, children: Mapping[str, int], fold: Fold) -> OneSum:
-        return OneSum(self._layout.size, children, fold)
+    def sums(self, children: Mapping[str, int]) -> Gathering:
+        return of_updates(self._parts.lps.rule, self._layout.size, children, self._parts.folder)
 
     async def written(self) -> None:
         await self._writing.done()
 
-    async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
+    async def move(self, lps_round: int, sums: Gathering, report: gps_pb.ReportHeader) -> None:
         """Change the model by the mean update of an LPS round. Save the changed model, unless the global round ends
         with this LPS round.
         """
         following, optimiser = lps_round + 1, self._state.optimiser
         ends_global_round = following % self._parts.rounds == 0
-        walk = partial(moves, self._start.model, sums.total, optimiser, lps_round)
+        walk = partial(moves, self._start.model, sums.totals[0], optimiser, lps_round)
         if optimiser.has_state:  # its state must be on disk before the model
             await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=ends_global_round)
         pieces = optimiser.moved(walk())

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from fedstrata.rounds import Offer
 from fedstrata.rpc.payload import PartLayouts, parts_header
+from fedstrata.rules import Gathering
+from fedstrata.rules.mean import exact
 from fedstrata.store import AnyModel, ModelInMemory
 from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import Streams, VectorLayout
-from fedstrata.tensors import Flat, PayloadCodec, RoutedSums
+from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.tensors.codec import SCALED, AnyEncoding
 from lps.holding import Upward
 
@@ -71,12 +73,12 @@ class StreamVector:
         view = ModelView(source, places, some.tensors)
         return Offer(view, cluster=cluster, clusters=self._clusters, offered=offered, parts=some.parts, **told)
 
-    def moved(self, sums: RoutedSums) -> "StreamVector":
+    def moved(self, sums: Gathering) -> "StreamVector":
         """Return a new vector, to which the mean update of each stream is added. For each stream, the number of
         examples that have changed it grows by the number of examples of this update.
         """
         flat = self.flat.copy()
-        for place, stream in zip(self.layout.places, sums.streams, strict=True):
+        for place, stream in zip(self.layout.places, sums.totals, strict=True):
             if stream.num_examples:
                 for start, stop in pieces_of(place.stop - place.start):
                     flat[place.start + start : place.start + stop] += stream.mean(start, stop)
@@ -84,14 +86,14 @@ class StreamVector:
         return StreamVector(self._streams, self._clusters, flat, self._named, weights)
 
 
-def partial_sums(vector: VectorLayout, sums: RoutedSums) -> Upward:
+def partial_sums(vector: VectorLayout, sums: Gathering) -> Upward:
     """Return the update for the GPS: the exact sums of one LPS round. They are sent as integers, not in the encoding
     that the experiment states for the link.
     """
     codec = PayloadCodec(vector.tensors, "exact")
 
     def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
-        for place, stream in zip(vector.places, sums.streams, strict=True):
+        for place, stream in zip(vector.places, exact(sums.totals), strict=True):
             first, last = max(start, place.start), min(stop, place.stop)
             if first < last:
                 yield stream.sums(first - place.start, last - place.start)

@@ -13,9 +13,11 @@ from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rules import Gathering, routed
+from fedstrata.rules.mean import exact
 from fedstrata.streams.plan_checks import are_offers
 from fedstrata.streams.streams import UPDATE_PART, Streams
-from fedstrata.tensors import Fold, Layout, RoutedSums
+from fedstrata.tensors import Layout
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -69,7 +71,7 @@ class ReceivedStreams(Holding):
         self._to_devices: dict[str, Any] = {}  # fields sent with the models of the global round
         self._base: StreamVector  # as received from the GPS
         self._vector: StreamVector  # after this LPS's rounds
-        self._sums: RoutedSums | None = None  # sums for the GPS, if a global round has one LPS round
+        self._sums: Gathering | None = None  # for the GPS, if this LPS sends sums
 
     # --- what the GPS sends -------------------------------------------------------------------
 
@@ -147,39 +149,39 @@ class ReceivedStreams(Holding):
         models = self._vector.offers(of_all=self._parts.lps.method.fetches_all, **self._to_devices)
         return Offers(models, self._began_in)
 
-    def sums(self, children: Mapping[str, int], fold: Fold) -> RoutedSums:
-        members = self._parts.members
+    def sums(self, children: Mapping[str, int]) -> Gathering:
+        members, rule, folder = self._parts.members, self._parts.lps.rule, self._parts.folder
         sizes = self._streams.vector(members.clusters).sizes
-        return RoutedSums(sizes, members.routes(self._streams, children), children, fold)
+        return routed(rule, sizes, members.routes(self._streams, children), children, folder)
 
     async def written(self) -> None:
         """Do nothing, because the GPS keeps every model that this LPS offers."""
 
-    async def move(self, lps_round: int, sums: RoutedSums, report: gps_pb.ReportHeader) -> None:
-        """Change the streams by the mean updates. If this is the only LPS round of the global round, keep the sums for
-        the GPS.
+    async def move(self, lps_round: int, sums: Gathering, report: gps_pb.ReportHeader) -> None:
+        """Change the streams by the mean updates. If the GPS adds the sums of LPSs, keep the sums for the GPS
+        instead.
         """
-        if self._parts.rounds == 1:
+        if self._parts.lps.sends_sums:
             await asyncio.to_thread(self._add_bases, sums)
             self._sums = sums
         else:
             self._vector = await asyncio.to_thread(self._vector.moved, sums)
 
-    def _add_bases(self, sums: RoutedSums) -> None:
+    def _add_bases(self, sums: Gathering) -> None:
         """Turn the sums of mixed streams into sums of whole values. A stream is mixed if the plan sets `weights` for
         its channel. Devices send differences, so this adds the weighted values that each device received.
         """
-        vector, members = self._base, self._parts.members
+        vector, members, totals = self._base, self._parts.members, exact(sums.totals)
         for number, stream in enumerate(self._streams.vector(members.clusters).streams):
             if stream.channel not in members.mixed:
                 continue
             times: dict[int | None, int] = {}
-            for child_id in sums.counted:
+            for child_id, weights in sums.accepted.items():
                 base = None if stream.cluster is None else self._began_in[child_id]
-                times[base] = times.get(base, 0) + sums.weight(child_id, number)
+                times[base] = times.get(base, 0) + weights[number]
             for base, weight in times.items():
                 if weight:
-                    sums.streams[number].shift(vector.flat[vector.layout.place(stream.channel, base)], weight)
+                    totals[number].shift(vector.flat[vector.layout.place(stream.channel, base)], weight)
 
     # --- the global round ---------------------------------------------------------------------
 

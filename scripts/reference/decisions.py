@@ -21,6 +21,7 @@ SECTIONS = {
         "tables",
         "newcomers",
         "lps-weights",
+        "rules",
         "groups-and-training",
         "kinds-of-tensors",
         "own-files",

@@ -17,6 +17,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster
 from lps.holding import LpsParts
 from lps.session import Session
 from lps.to_gps import NewestPlan
+from tests.support.gatherings import MEAN
 
 
 def session_of(
@@ -27,7 +28,7 @@ def session_of(
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     lps = LpsParts(
         experiment=experiment, method=method, streams=streams or streams_of(experiment, method, model), model=model,
-        task=make_task(experiment), updates_of=lambda has_member: PlainUpdates(),
+        task=make_task(experiment), updates_of=lambda has_member: PlainUpdates(), rule=MEAN, sends_sums=False,
         state_folder=folder, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
 

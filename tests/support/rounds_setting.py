@@ -41,8 +41,9 @@ from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.streams.streams import UPDATE_PART as PART
-from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import one_stream, sums_in
 
 RUN_ID = "run-1"
 LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})
@@ -69,8 +70,8 @@ def header_of(
 
 def intake_of(children: dict[str, int], wait: TierDeadline = FOREVER) -> tuple[Intake, ExactSum]:
     """An intake for children with the examples they stand for, and the sum it fills."""
-    sums = OneSum(LAYOUT.size, children)
-    return Intake(children=children, sums=sums, wait=wait), sums.total
+    sums = one_stream(LAYOUT.size, children)
+    return Intake(children=children, sums=sums, wait=wait), sums_in(sums)[0]
 
 
 async def send(intake: Intake, child_id: str, flat: Flat, num_examples: int, cuts: Sequence[int] = ()) -> None:
@@ -129,12 +130,12 @@ def open_round(
     layout = layout or server.opened().offers[0].model.layout
     path = folder / f"model-{number}.safetensors"
     write_model(path, layout, [np.arange(layout.size, dtype=np.float32) + number], {})
-    sums = OneSum(layout.size, children)
+    sums = one_stream(layout.size, children)
     intake = Intake(children=children, sums=sums, wait=server.terms.wait)
     model = ModelFile(path, layout)
     stages = on_time(deadline or Deadline())
     server.open(OpenRound(offers={0: Offer(model)}, number=number, global_round=number, intake=intake, stages=stages))
-    return sums.total
+    return sums_in(sums)[0]
 
 
 def announced(children: Iterable[str], *late: str) -> SharedUplink:

@@ -19,12 +19,13 @@ from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer, RoundTerms
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import ModelFile, write_model
 from fedstrata.streams.streams import UPDATE_PART
-from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, OneSum, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, Flat, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import AnswerPart
 from gps.run import Run
 from gps.servicer import GpsServicer
 from lps.servicer import LpsServicer
+from tests.support.gatherings import one_stream, sums_in
 from tests.support.tiers import outcome, run_in_process, small
 
 Reply = TypeVar("Reply")
@@ -194,7 +195,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     """The mean of one round whose chunks come in an order drawn anew at each."""
     path = folder / "model.safetensors"
     write_model(path, LAYOUT, [np.zeros(LAYOUT.size, np.float32)], {})
-    wait, sums = TierDeadline(), OneSum(LAYOUT.size, CHILDREN)
+    wait, sums = TierDeadline(), one_stream(LAYOUT.size, CHILDREN)
     terms = RoundTerms(run_id="run", link=LinkSettings(), wait=wait)
     accepted = Acceptance(LAYOUT, "float32", UPDATE_PART)
     with ThreadPoolExecutor(1) as executor:
@@ -213,7 +214,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
                 await feeds[name].put(waiting[name].pop(0))
         gathered = await server.gather()
     assert gathered.children == len(CHILDREN)
-    return sums.total.mean()
+    return sums_in(sums)[0].mean()
 
 
 def _parts(name: str, update: Flat) -> list[Any]:

@@ -18,8 +18,9 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.store.model_file import ModelInMemory
-from fedstrata.tensors import Layout, OneSum
+from fedstrata.tensors import Layout
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import one_stream
 from tests.support.rounds_setting import RUN_ID, held_back_parent
 from tests.support.set_time import MS, SetTime, arrivals, carry, paced, transfers
 
@@ -199,7 +200,7 @@ def round_of(number: int) -> OpenRound:
         cluster: Offer(ModelInMemory(LAYOUT, np.full(LAYOUT.size, cluster, np.float32)), cluster=cluster)
         for cluster in (0, 1)
     }
-    intake = Intake(children=IDS, sums=OneSum(LAYOUT.size, dict.fromkeys(IDS, 1)), wait=TierDeadline())
+    intake = Intake(children=IDS, sums=one_stream(LAYOUT.size, dict.fromkeys(IDS, 1)), wait=TierDeadline())
     return OpenRound(number=number, global_round=number, offers=offers, intake=intake, clusters={IDS[2]: 1})
 
 

@@ -11,9 +11,11 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.rpc.payload import payload_header
+from fedstrata.rules import Gathering
 from fedstrata.store.model_file import ModelInMemory
-from fedstrata.tensors import Layout, OneSum, PayloadCodec
+from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import one_stream, sums_in
 from tests.support.rounds_setting import PART, RUN_ID, held_back_parent
 from tests.support.set_time import MS, SetTime, transfers
 
@@ -23,10 +25,10 @@ LINK = "device-lps: {down_rate: 8Mbit/s, up_rate: 8Mbit/s}"  # a kilobyte a mill
 DEVICE = "device-000"
 
 
-def opened(clock: SetTime, *links: str) -> tuple[RoundServer, OneSum]:
+def opened(clock: SetTime, *links: str) -> tuple[RoundServer, Gathering]:
     """A parent with a round of one device open."""
     server = held_back_parent(transfers(clock, *(links or (LINK,))), LAYOUT)
-    sums = OneSum(LAYOUT.size, {DEVICE: 1})
+    sums = one_stream(LAYOUT.size, {DEVICE: 1})
     intake = Intake(children=[DEVICE], sums=sums, wait=TierDeadline())
     model = ModelInMemory(LAYOUT, np.arange(LAYOUT.size, dtype=np.float32))
     server.open(OpenRound(offers={0: Offer(model)}, number=0, global_round=0, intake=intake))
@@ -102,13 +104,13 @@ async def test_an_update_is_there_when_its_last_bit_is_and_not_begun_before_its_
     await clock.run(send())
     assert 300 * MS < clock.now < 301 * MS
     assert states == [False] + [True] * 29
-    assert sums.total.mean()[5] == 1.0
+    assert sums_in(sums)[0].mean()[5] == 1.0
 
 
 async def test_an_update_without_bytes_still_takes_its_latency() -> None:
     clock = SetTime()
     server = held_back_parent(transfers(clock, "device-lps: {latency: 70ms}"), Layout(()))
-    intake = Intake(children=[DEVICE], sums=OneSum(0, {DEVICE: 1}), wait=TierDeadline())
+    intake = Intake(children=[DEVICE], sums=one_stream(0, {DEVICE: 1}), wait=TierDeadline())
     model = ModelInMemory(Layout(()), np.empty(0, np.float32))
     server.open(OpenRound(offers={0: Offer(model)}, number=0, global_round=0, intake=intake))
     codec = PayloadCodec(Layout(()), "float32")
@@ -130,7 +132,7 @@ async def test_an_update_without_bytes_still_takes_its_latency() -> None:
 async def test_who_is_given_up_half_way_leaves_a_shared_link_to_the_others_within_a_piece() -> None:
     clock, names, codec = SetTime(), ("device-000", "device-001"), PayloadCodec(LAYOUT, "float32")
     server, _ = opened(clock, "shared: {device-lps: {up_rate: 8Mbit/s}}")  # a kilobyte a millisecond
-    sums = OneSum(LAYOUT.size, dict.fromkeys(names, 1))
+    sums = one_stream(LAYOUT.size, dict.fromkeys(names, 1))
     intake = Intake(children=names, sums=sums, wait=TierDeadline(quorum_ratio=0.5))
     model = ModelInMemory(LAYOUT, np.arange(LAYOUT.size, dtype=np.float32))
     server.open(OpenRound(offers={0: Offer(model)}, number=1, global_round=1, intake=intake))

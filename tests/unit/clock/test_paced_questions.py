@@ -23,11 +23,12 @@ from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.store import ModelInMemory
-from fedstrata.tensors import Layout, OneSum
+from fedstrata.tensors import Layout
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.answers import BEFORE
+from tests.support.gatherings import one_stream
 from tests.support.gps_bundles import bundles_of
 from tests.support.gps_parts import GpsParts
 from tests.support.rounds_setting import RUN_ID, asking, asking_of, held_back_parent
@@ -96,7 +97,7 @@ async def test_answers_share_links_as_updates_do_and_a_latency_later_devices_go_
     assert set(await asking_of(server).gathered()) == set(IDS)
 
     went_on = clock.now
-    server.go_on(dict.fromkeys(IDS, 0), OneSum(LAYOUT.size, dict.fromkeys(IDS, 1)))
+    server.go_on(dict.fromkeys(IDS, 0), one_stream(LAYOUT.size, dict.fromkeys(IDS, 1)))
     heard = await together(clock, *(told(server, clock, child) for child in range(3)))
     timed.go_on(went_on)
     times = timed.times(offered)
@@ -139,7 +140,7 @@ async def test_an_answer_that_is_sent_again_is_a_new_transfer_and_one_too_late_n
     assert again == 2 * first
     asking = asking_of(server)
     assert asking.answers[IDS[1]] == sketch(1_000)  # the first counts
-    server.go_on({}, OneSum(LAYOUT.size, {}))
+    server.go_on({}, one_stream(LAYOUT.size, {}))
     assert await together(clock, send(server, clock, 2, sketch(1_000), start=again)) == [again]
     assert set(asking.answers) == {IDS[1]}
 
@@ -151,7 +152,7 @@ async def test_a_round_that_goes_on_meanwhile_takes_no_answer_that_is_on_its_way
 
     async def decide() -> None:
         await clock.until(S)
-        server.go_on({}, OneSum(LAYOUT.size, {}))
+        server.go_on({}, one_stream(LAYOUT.size, {}))
 
     await clock.run(sending, decide())
     asking = asking_of(server)

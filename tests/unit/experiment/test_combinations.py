@@ -33,6 +33,7 @@ UPDATES = "privacy={noise: research, updates: {epsilon: 8, clip: 1}}"
 PROFILES = "privacy={noise: research, profiles: {epsilon: 8, clip: 4, min_examples: 10}}"
 SUM = "privacy={noise: research, updates: {epsilon: 8, clip: 1, covers: sum}}"
 NORMED = "model={name: 'tests.support.normed:Normed'}"
+RULE, GPS_RULE = (f"aggregation.{tier}={{name: 'tests.support.medians:Median'}}" for tier in ("lps", "gps"))
 IFCA = "method={name: ifca, clusters: 2}"
 # By row of the table: what is changed of BASE, and how the message begins.
 CASES: dict[tuple[str, str], tuple[list[str], str]] = {
@@ -65,6 +66,23 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ),
     ("privacy.updates", "averaged statistics"): (
         [NORMED, UPDATES], "privacy.updates does not go with model.buffers average: "
+    ),
+    ("aggregation.lps", "secure_aggregation"): (
+        [RULE, MASKS], "aggregation.lps tests.support.medians:Median does not go with secure_aggregation: "
+    ),
+    ("aggregation.lps", "plans mix updates"): (
+        [RULE, "method=user_centric"],
+        "aggregation.lps tests.support.medians:Median does not go with method user_centric: ",
+    ),
+    ("aggregation.gps", "plans mix updates"): (
+        [GPS_RULE, "method=user_centric"],
+        "aggregation.gps tests.support.medians:Median does not go with method user_centric: ",
+    ),
+    ("aggregation.lps", "asks in each round"): (
+        [RULE, IFCA], "aggregation.lps tests.support.medians:Median does not go with method ifca: "
+    ),
+    ("aggregation.gps", "asks in each round"): (
+        [GPS_RULE, IFCA], "aggregation.gps tests.support.medians:Median does not go with method ifca: "
     ),
     ("task without labels", "needs labels"): (
         [

@@ -10,13 +10,15 @@ import pytest
 from fedstrata.errors import NoUpdatesError, PayloadError
 from fedstrata.methods import Channel, Facts, Method, Plan, Reach, all_layers, shared_and_rest
 from fedstrata.models import Model
+from fedstrata.rules import Gathering
 from fedstrata.store import AnyModel, ModelInMemory
 from fedstrata.store.model_file import joined
 from fedstrata.streams.streams import WEIGHT_GRID, Streams, streams_of
-from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PartialSums
+from fedstrata.tensors import ExactSum, Flat, Layout
 from gps.journal.answers import BEFORE
-from gps.plans.keepers import Gathered, Keeper
+from gps.plans.keepers import Keeper
 from gps.plans.places import Places
+from tests.support.gatherings import NOWHERE, one_stream
 from tests.support.gps_parts import GpsParts
 from tests.support.methods import method_with
 
@@ -50,7 +52,7 @@ class Mixing(Heads):
         return all_layers(model, Reach.CLUSTER)
 
 
-def following(keeper: Keeper, model: AnyModel, sums: Gathered, global_round: int = 0) -> list[float]:
+def following(keeper: Keeper, model: AnyModel, sums: Gathering, global_round: int = 0) -> list[float]:
     """What the next global round starts from where the GPS has no optimiser of its own."""
     found: list[float] = []
     for change in keeper.changes(sums, global_round):
@@ -70,18 +72,16 @@ class Setting:
         method = method_with(kind, {"name": "own:method"}, Facts(device_count=5))
         self.places = Places(gps.experiment, method, gps.roster, gps.journal)
         self.streams: Streams = streams_of(gps.experiment, method, MODEL)
-        self.keeper = Keeper(gps.experiment, method, MODEL, self.streams, self.places)
+        self.keeper = Keeper(gps.experiment, method, MODEL, self.streams, self.places, folder=NOWHERE)
         self.places.make(BEFORE, Plan(clusters=((0, 2), (1, 3, 4)), rule="as given"))
 
     def model(self, *values: float, global_round: int = 0) -> AnyModel:
         return ModelInMemory(self.keeper.layout(global_round), np.float32(values), {})
 
-    def sums(self) -> PartialSums:
-        sums = self.keeper.sums(self.places.examples(0), 0)
-        assert isinstance(sums, PartialSums)
-        return sums
+    def sums(self) -> Gathering:
+        return self.keeper.sums(self.places.examples(0), 0)
 
-    def following(self, model: AnyModel, sums: PartialSums, global_round: int = 0) -> list[float]:
+    def following(self, model: AnyModel, sums: Gathering, global_round: int = 0) -> list[float]:
         return following(self.keeper, model, sums, global_round)
 
 
@@ -93,14 +93,14 @@ def part(*updates: tuple[Sequence[float], int]) -> tuple[list[int], int]:
     return total.sums().tolist(), total.num_examples
 
 
-def send(sums: PartialSums, lps_id: str, *parts: tuple[list[int], int]) -> None:
+def send(sums: Gathering, lps_id: str, *parts: tuple[list[int], int]) -> None:
     """What an LPS sends of all streams, element by element: a payload may be cut anywhere."""
     values = np.int64([value for sums_of, _ in parts for value in sums_of])
     weights = [weight for _, weight in parts]
     sums.check(lps_id, weights)
     for at in range(len(values)):
-        sums.fold(lps_id, at, values[at : at + 1], weights)
-    sums.count(lps_id, weights)
+        sums.take(lps_id, at, values[at : at + 1], weights)
+    sums.accept(lps_id, weights)
 
 
 NOBODY = ([0], 0)
@@ -206,7 +206,7 @@ def test_an_lps_has_at_most_the_weight_of_its_devices_in_a_stream(setting: Setti
 def test_sums_beyond_what_an_lpss_devices_can_come_to_are_refused(setting: Setting) -> None:
     sums = setting.sums()
     with pytest.raises(PayloadError, match="with 10 examples they can be at most"):
-        sums.fold("lps-0", 2, np.int64([2**62]), [20, 10, 10])
+        sums.take("lps-0", 2, np.int64([2**62]), [20, 10, 10])
     send(sums, "lps-0", part(([0, 0], 20)), part(([1], 10)), part(([1], 10)))
     assert setting.following(setting.model(0, 0, 0, 0), sums) == [0, 0, 1, 1]
 
@@ -214,10 +214,10 @@ def test_sums_beyond_what_an_lpss_devices_can_come_to_are_refused(setting: Setti
 def test_lpss_with_rounds_of_their_own_send_means_not_sums(tmp_path: Path) -> None:
     setting = Setting(tmp_path, Heads, "training.lps_rounds_per_global_round=2")
     sums = setting.sums()
-    sums.fold("lps-0", 0, np.float32([1, 0, 3, 7]), [20, 10, 10])
-    sums.count("lps-0", [20, 10, 10])
-    sums.fold("lps-1", 0, np.float32([0, 2, 1, 2]), [50, 10, 0])  # of cluster 1 nobody took part: its 2 is nobody's
-    sums.count("lps-1", [50, 10, 0])
+    sums.take("lps-0", 0, np.float32([1, 0, 3, 7]), [20, 10, 10])
+    sums.accept("lps-0", [20, 10, 10])
+    sums.take("lps-1", 0, np.float32([0, 2, 1, 2]), [50, 10, 0])  # of cluster 1 nobody took part: its 2 is nobody's
+    sums.accept("lps-1", [50, 10, 0])
     moved = setting.following(setting.model(0, 0, 0, 0), sums)
     assert moved == pytest.approx([20 / 70, 100 / 70, 2, 7])
 
@@ -254,7 +254,7 @@ def shared_keeper(folder: Path, *overrides: str) -> Keeper:
     gps.enrol(*range(5))
     gps.places.make(BEFORE, Plan(clusters=((0, 1), (2, 3, 4)), rule="as given"))
     method = method_with(Heads, {"name": "own:method"}, Facts(device_count=5))
-    return Keeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), gps.places)
+    return Keeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), gps.places, folder=NOWHERE)
 
 
 def test_where_each_cluster_has_an_lps_only_what_is_shared_everywhere_is_kept(tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_shared_layers_move_by_the_clusters_mean_update_each_by_its_examples(tmp
     keeper = shared_keeper(tmp_path)
     model, sums = ModelInMemory(keeper.layout(0), np.float32([1, 2]), {}), keeper.sums({"lps-0": 20, "lps-1": 60}, 0)
     for name, update, examples in (("lps-0", [4, 0], 20), ("lps-1", [0, 1], 60)):
-        sums.fold(name, 0, np.float32(update), [examples])
-        sums.count(name, [examples])
+        sums.take(name, 0, np.float32(update), [examples])
+        sums.accept(name, [examples])
     assert following(keeper, model, sums) == [2, 2.75]
     with pytest.raises(NoUpdatesError):
-        following(keeper, model, OneSum(2, {"lps-0": 20}))
+        following(keeper, model, one_stream(2, {"lps-0": 20}))

@@ -15,11 +15,12 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.rounds import ReceivedModel, RoundResult
 from fedstrata.rpc.payload import payload_header
+from fedstrata.rules import Gathering, Route
 from fedstrata.store import ModelFile, ModelInMemory, write_model
 from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tasks import CLASSIFICATION
-from fedstrata.tensors import Flat, Layout, PayloadCodec, Route, RoutedSums
+from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from lps.holding import Upward
@@ -30,6 +31,7 @@ from lps.report_files import FINAL, RefusedDevices, RoundReports, report_if_whol
 from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 from lps.spanning.streams import ReceivedStreams, UpdateLayouts
 from lps.to_gps import NewestPlan
+from tests.support.gatherings import planned
 from tests.support.gps_parts import TEXT
 from tests.support.two_layers import MODEL, STREAMS
 
@@ -97,7 +99,7 @@ def test_who_fetches_all_is_offered_every_stream_and_told_which_cluster_it_is_in
 
 def test_who_is_offered_some_streams_gets_these_alone_and_is_told_which_they_are() -> None:
     flat = np.concatenate([ALL, f32(30, 31)])
-    moved = StreamVector(STREAMS, 3, flat, [(0, 2), (1,), (0, 1, 2)]).moved(RoutedSums([3, 2, 2, 2], {}, {}))
+    moved = StreamVector(STREAMS, 3, flat, [(0, 2), (1,), (0, 1, 2)]).moved(planned([3, 2, 2, 2], {}, {}))
     offers = moved.offers(of_all=True)  # of the next LPS round, too
     assert [offer.model.read_all().tolist() for offer in offers.values()] == [
         [1, 2, 3, 10, 11, 30, 31],
@@ -124,13 +126,13 @@ def test_an_lps_that_is_back_asks_for_patience_until_it_knows_what_travels() -> 
     assert sizes == [20, 20, 12, 12, 12]
 
 
-def sums_of(**updates: tuple[int, int, Flat]) -> RoutedSums:
+def sums_of(**updates: tuple[int, int, Flat]) -> Gathering:
     """The sums of devices, by name their cluster, examples and update."""
     routes = {name: STREAMS.vector(2).routes(cluster, examples, {}) for name, (cluster, examples, _) in updates.items()}
-    sums = RoutedSums([3, 2, 2], routes, {name: examples for name, (_, examples, _) in updates.items()})
+    sums = planned([3, 2, 2], routes, {name: examples for name, (_, examples, _) in updates.items()})
     for name, (_, examples, update) in updates.items():
-        sums.fold(name, 0, update, (examples,))
-        sums.count(name, (examples,))
+        sums.take(name, 0, update, (examples,))
+        sums.accept(name, (examples,))
     return sums
 
 

@@ -21,7 +21,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.rounds import ReceivedModel, Refusals
 from fedstrata.rpc.payload import payload_header
 from fedstrata.store import write_model
-from fedstrata.tensors import ExactSum, Flat, PayloadCodec
+from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
@@ -31,6 +31,7 @@ from lps.kept.state import ClusterState
 from lps.kept.takeover import oldest_usable, round_to_open, write_start
 from lps.to_gps import NewestPlan
 from tests.support.cluster_states import state_in
+from tests.support.gatherings import MEAN
 from tests.support.gps_parts import TEXT
 from tests.support.lps_session import session_of
 from tests.support.two_layers import MODEL as LAYOUT
@@ -400,18 +401,19 @@ async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_op
     ]
     lps = SimpleNamespace(
         experiment=parse_experiment(TEXT, overrides=changes), streams=STREAMS, state_folder=tmp_path, model=None,
-        method=SimpleNamespace(initial=lambda model, cluster: MODEL),
+        rule=MEAN, method=SimpleNamespace(initial=lambda model, cluster: MODEL),
     )  # fmt: skip
     gps = SimpleNamespace(newest_plan=NewestPlan(None))
     parts = SimpleNamespace(
-        lps=lps, cluster=Cluster(home_id="lps-0"), rounds=1, gps=gps, clock=Mock(kept_here=""), log=LOG,
-        update_encoding="float32", empty_report=ReportHeader, members=None, folder_of=lambda term: tmp_path,
+        lps=lps, folder=tmp_path, cluster=Cluster(home_id="lps-0"), rounds=1, gps=gps, clock=Mock(kept_here=""),
+        log=LOG, update_encoding="float32", empty_report=ReportHeader, members=None, folder_of=lambda term: tmp_path,
     )  # fmt: skip
     kept = KeptModel(cast(Any, parts))
     number, report = await kept.begin()
     for opened in (3, 4):  # global rounds 1 and 2 were missed
-        sums = kept.sums({"a": 1}, ExactSum.fold)
-        sums.total.add(np.float32([1, 1, 1, 1, 1]), 1)
+        sums = kept.sums({"a": 1})
+        sums.take("a", 0, np.float32([1, 1, 1, 1, 1]), [1])
+        sums.accept("a", [1])
         await kept.move(number, sums, report)
         shared = np.zeros(3, np.float32)
         given = ReceivedModel(round=opened, global_round=opened, evaluate_only=False, plan_version=0, flat=shared)

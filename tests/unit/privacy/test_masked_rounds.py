@@ -30,12 +30,15 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates, check_unmasked
+from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.rules import Gathering
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import ExactSum, Flat, OneSum
+from fedstrata.tensors import Flat
 from fedstrata.trust.mask_proofs import KeyCheck, Proofs
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import MASKED as MASKED_MEAN
+from tests.support.gatherings import MEAN, one_stream, sums_in
 from tests.support.loop_time import LoopTime, turns
 from tests.support.masks_setting import LAYOUT, masked_experiment
 from tests.support.rounds_setting import PART, RUN_ID, Wire, announced, vector
@@ -53,7 +56,7 @@ class Parent:
 
     server: RoundServer
     updates: PlainUpdates
-    sums: OneSum
+    sums: Gathering
 
     @classmethod
     def of(
@@ -73,7 +76,7 @@ class Parent:
     def open(self, folder: Path, number: int, children: Sequence[str] = IDS, deadline: Deadline | None = None) -> None:
         path, most = folder / f"model-{number}.safetensors", dict.fromkeys(children, 4)
         write_model(path, LAYOUT, [np.arange(LAYOUT.size, dtype=np.float32) + number], {})
-        self.sums = OneSum(LAYOUT.size, most, self.updates.fold)
+        self.sums = one_stream(LAYOUT.size, most, MASKED_MEAN if isinstance(self.updates, MaskedUpdates) else MEAN)
         intake = Intake(children=most, sums=self.sums, wait=self.server.terms.wait, enough=self.updates.enough)
         stages = [*self.updates.stages(intake, sum(most.values())), *on_time(deadline or Deadline())]
         offers = {0: Offer(ModelFile(path, LAYOUT))}
@@ -82,8 +85,8 @@ class Parent:
     async def mean(self) -> Flat:
         """The round's result."""
         await self.server.gather()
-        check_unmasked(self.sums.totals)
-        return self.sums.total.mean()
+        await self.sums.settle()
+        return sums_in(self.sums)[0].mean()
 
 
 class Child:
@@ -184,7 +187,7 @@ async def test_a_device_that_never_shows_a_key_is_left_out_at_the_deadline(
     late = deadline_passes(parent, clock, IDS[4], "its mask key")
     mean = await mean_of(parent, *(Child(parent, name).send(vector(2.0)) for name in IDS[:4]), late)
     assert mean[0] == 2.0
-    assert parent.sums.total.num_examples == 8
+    assert sums_in(parent.sums)[0].num_examples == 8
 
 
 async def test_a_device_that_drops_out_has_all_others_mask_anew_for_who_is_left(
@@ -430,7 +433,7 @@ def with_old_keys() -> tuple[Vouching, KeyRing, Intake]:
     for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
-    sums = OneSum(LAYOUT.size, most, ExactSum.fold_unchecked)
+    sums = one_stream(LAYOUT.size, most, MASKED_MEAN)
     return vouching, keys, Intake(children=most, sums=sums, wait=FOREVER, enough=EnoughToMask(3))
 
 

@@ -21,13 +21,14 @@ from device.masking.masks import PIECE, Masks, stream
 from fedstrata.errors import CertificateError, ExperimentError, OutdatedError, PayloadError, RosterError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import ReceivedModel
-from fedstrata.rounds.mask_keys import check_unmasked, roster_digest
-from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
+from fedstrata.rounds.mask_keys import roster_digest
+from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.mask_proofs import KeyCheck, Proofs
 from fedstrata.trust.names import Name
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import MASKED, one_stream, sums_in
 from tests.support.made_certificates import Made, made, unchecked
 from tests.support.masks_setting import (
     BASE,
@@ -84,15 +85,15 @@ def test_masks_cancel_to_the_bit_in_the_sum_of_all_in_any_order_and_in_no_less(
     short = order[1:]
     assert not np.any(sum(sent[index] for index in short) == sum(grid(*updates[index]) for index in short))
     most = dict.fromkeys(devices, 512)
-    masked, plain = OneSum(SIZE, most, ExactSum.fold_unchecked), OneSum(SIZE, most)
+    masked, plain = one_stream(SIZE, most, MASKED), one_stream(SIZE, most)
     for index in order:
-        masked.fold(devices[index], 0, sent[index], [updates[index][1]])
-        masked.count(devices[index], [updates[index][1]])
+        masked.take(devices[index], 0, sent[index], [updates[index][1]])
+        masked.accept(devices[index], [updates[index][1]])
     for (flat, examples), device_id in zip(updates, devices, strict=True):
-        plain.fold(device_id, 0, flat, [examples])
-        plain.count(device_id, [examples])
-    check_unmasked(masked.totals)
-    assert masked.total.mean().tobytes() == plain.total.mean().tobytes()
+        plain.take(device_id, 0, flat, [examples])
+        plain.accept(device_id, [examples])
+    masked.totals[0].settle()
+    assert sums_in(masked)[0].mean().tobytes() == sums_in(plain)[0].mean().tobytes()
 
 
 def test_the_ciphers_of_the_test_are_those_of_the_standards() -> None:

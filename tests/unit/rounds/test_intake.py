@@ -14,7 +14,8 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
 from fedstrata.rounds.children import ChildState, Upload
-from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
+from tests.support.gatherings import one_stream, sums_in
 from tests.support.rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector
 
 values = st.floats(-100, 100, width=32)
@@ -184,7 +185,7 @@ async def test_an_upload_that_ends_early_is_not_counted() -> None:
 
 async def test_an_upload_continued_with_other_scales_voids_what_it_began() -> None:
     layout = Layout.of({"w": (4,)})
-    intake = Intake(children={"a": 1}, sums=OneSum(4, {"a": 1}), wait=TierDeadline())
+    intake = Intake(children={"a": 1}, sums=one_stream(4, {"a": 1}), wait=TierDeadline())
     await begun(intake, "a", 1, b"\x01\x02", PayloadCodec(layout, "int8", [0.5]))
     with pytest.raises(OffsetError, match="another update"):
         await intake.begin("a", PayloadCodec(layout, "int8", [0.25]), (1,), 2)
@@ -292,13 +293,13 @@ def _in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 async def begun_chunk() -> tuple[Intake, ExactSum, HeldExecutor, "asyncio.Task[None]"]:
     """An intake of two children where the first half of a's update is on its way into the sum."""
     executor, children = HeldExecutor(), {"a": 1, "b": 1}
-    sums = OneSum(LARGE.size, children)
+    sums = one_stream(LARGE.size, children)
     intake = Intake(children=children, sums=sums, wait=TierDeadline(), executor=executor)
     upload = await intake.begin("a", LARGE_CODEC, (1,), 0)
     assert upload is not None
     job = asyncio.create_task(intake.fold(upload, np.ones(HANDED_OVER, "<f4").tobytes()))
     await executor.has_job.wait()
-    return intake, sums.total, executor, job
+    return intake, sums_in(sums)[0], executor, job
 
 
 @pytest.mark.usefixtures("_in_a_thread")

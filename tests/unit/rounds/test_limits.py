@@ -5,16 +5,18 @@ import pytest
 
 from fedstrata.errors import PayloadError
 from fedstrata.rounds import ChildLimits, HeldOut, Intake
+from fedstrata.rules import Gathering
 from fedstrata.tasks import CLASSIFICATION
-from fedstrata.tensors import Flat, OneSum
+from fedstrata.tensors import Flat
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import one_stream, sums_in
 from tests.support.rounds_setting import CODEC, FOREVER, LAYOUT, bytes_of, send, vector
 
 CHILDREN = {"a": 1, "b": 1}
 
 
-def intake_up_to(norm: float) -> tuple[Intake, OneSum]:
-    sums = OneSum(LAYOUT.size, CHILDREN)
+def intake_up_to(norm: float) -> tuple[Intake, Gathering]:
+    sums = one_stream(LAYOUT.size, CHILDREN)
     return Intake(children=CHILDREN, sums=sums, wait=FOREVER, limits=ChildLimits(norm)), sums
 
 
@@ -37,7 +39,7 @@ async def test_what_was_sent_before_a_void_counts_no_more() -> None:
     await send(intake, "a", vector(3.0), 1, ())
     await send(intake, "b", vector(1.0), 1, ())
     await intake.close()
-    assert sums.total.mean()[0] == 2.0
+    assert sums_in(sums)[0].mean()[0] == 2.0
 
 
 async def test_norms_are_computed_without_overflow() -> None:

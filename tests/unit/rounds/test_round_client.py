@@ -13,8 +13,9 @@ from fedstrata.experiment import Encoding, LinkSettings
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, Intake, Offer, OpenRound, ParentCalls, ReceivedModel, RoundClient
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import CHUNK_BYTES, Layout, OneSum, PayloadCodec
+from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
+from tests.support.gatherings import one_stream
 from tests.support.rounds_setting import (
     LAYOUT,
     LINK,
@@ -159,7 +160,7 @@ async def test_a_download_that_was_cut_is_not_completed_with_another_model_of_th
     write_model(path, LARGE, [another], {})
 
     def open_anew() -> None:
-        intake = Intake(children={"a": 2}, sums=OneSum(LARGE.size, {"a": 2}), wait=server.terms.wait)
+        intake = Intake(children={"a": 2}, sums=one_stream(LARGE.size, {"a": 2}), wait=server.terms.wait)
         server.open(OpenRound(offers={0: Offer(ModelFile(path, LARGE))}, number=0, global_round=0, intake=intake))
 
     wire = Wire(server, cut_down=(3,))  # header and two chunks of the first model

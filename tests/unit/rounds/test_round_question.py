@@ -11,10 +11,12 @@ from fedstrata.experiment import TierDeadline
 from fedstrata.methods import Moment, Question
 from fedstrata.rounds import Intake, Offer, OpenRound, ReceivedModel, RoundServer
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
+from fedstrata.rules import Gathering
 from fedstrata.store import ModelInMemory
-from fedstrata.tensors import Layout, OneSum
+from fedstrata.tensors import Layout
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
+from tests.support.gatherings import one_stream, sums_in
 from tests.support.rounds_setting import (
     CODEC,
     LAYOUT,
@@ -71,9 +73,9 @@ async def answer(server: RoundServer, child_id: str, told: Answer, *, number: in
     await server.hear(pb.RoundAnswer(run_id=run_id, child_id=child_id, round=number, answer=told))
 
 
-def go_on(server: RoundServer, **clusters: int) -> OneSum:
+def go_on(server: RoundServer, **clusters: int) -> Gathering:
     """Let the children go on in these clusters; the sum of their updates."""
-    sums = OneSum(LAYOUT.size, CHILDREN)
+    sums = one_stream(LAYOUT.size, CHILDREN)
     server.go_on(clusters, sums)
     return sums
 
@@ -113,7 +115,7 @@ async def test_who_has_answered_is_held_until_the_round_goes_on_and_then_told_it
         header = header_of(child, num_examples=CHILDREN[child])
         assert (await server.submit(header, parts_of(bytes_of(vector(value))))).accepted
     assert (await server.gather()).missing == ()
-    assert sums.total.mean()[0] == 7.0  # (2 · 4 + 6 · 8) / 8
+    assert sums_in(sums)[0].mean()[0] == 7.0  # (2 · 4 + 6 · 8) / 8
 
 
 async def test_the_first_answer_of_a_child_counts(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from fedstrata.methods import (
     Reach,
     make_method,
 )
+from fedstrata.rules import Route
 from fedstrata.streams.homes import asks_in_training, home_of, homes_of, spans_lps
 from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import WEIGHT_GRID, Streams, shares_of
-from fedstrata.tensors import Layout, Route
+from fedstrata.tensors import Layout
 from tests.support.gps_parts import TEXT
 from tests.support.methods import method_with
 

@@ -1,0 +1,9 @@
+"""Rules, by which a parent combines the updates of its children. `base` defines the interface, and `registry` maps
+names to rules.
+"""
+
+from fedstrata.experiment.sections import RuleSettings
+from fedstrata.rules.base import AllUpdates, Rule, Total
+from fedstrata.rules.gathering import Gathering, Route, of_streams, of_updates, routed
+
+__all__ = ["AllUpdates", "Gathering", "Route", "Rule", "RuleSettings", "Total", "of_streams", "of_updates", "routed"]

@@ -1,0 +1,175 @@
+"""The interface of a rule: how a parent combines the updates of its children in one round.
+
+A parent is an LPS with devices as children, or the GPS with LPSs as children. For each stream of averaged values, the
+rule makes a `Total`, which takes the children's values as they arrive.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import NoUpdatesError, PluginError
+from fedstrata.experiment.sections import RuleSettings
+from fedstrata.plugins import or_failed
+from fedstrata.rules.spool import Spool
+from fedstrata.tensors import Flat
+from fedstrata.tensors.exact_sum import check_values, largest_value
+
+Values = NDArray[Any]  # float32 values, or partial sums in int64
+Weights = NDArray[np.int64]
+
+
+class Total(Protocol):
+    """Define what a parent collects for one stream in one round."""
+
+    @property
+    def num_examples(self) -> int:
+        """The sum of the weights of all accepted children."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if `mean` can be called without `settle`."""
+
+    def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
+        """Take the next values of a child's update. `start` is the position of the first value in the stream.
+
+        Raises:
+            PayloadError: a value is refused. Nothing is taken.
+        """
+
+    def accept(self, child_id: str, weight: int) -> None:
+        """Accept a child's update, of which all values were taken."""
+
+    def forget(self, child_id: str) -> bool:
+        """Remove a child's values, and return True. If this is not possible, change nothing and return False. Then all
+        children send again.
+        """
+
+    def clear(self) -> None:
+        """Remove all values."""
+
+    def settle(self) -> None:
+        """Finish the round's computation. This is called once, in a thread, after the last update.
+
+        Raises:
+            RunStoppedError: no honest children send these updates together.
+            PluginError: the user's own rule fails.
+        """
+
+    def mean(self, start: int = 0, stop: int | None = None) -> Flat:
+        """Return elements of the combined update, float32. Raises NoUpdatesError if no child was accepted."""
+
+
+class Rule:
+    """Define how a parent combines updates. A rule object stores nothing between calls."""
+
+    Options: ClassVar[type[RuleSettings]] = RuleSettings
+    """The rule's options, a subclass of `RuleSettings`. pydantic checks them."""
+    is_sum: ClassVar[bool] = False
+    """Whether the combined update is the exact weighted mean. Only then can a GPS add the sums of several LPSs."""
+
+    def __init__(self, options: RuleSettings) -> None:
+        self.options = options
+
+    def refuses(self) -> Mapping[str, str]:
+        """Return the features, such as keys of the experiment file, that the rule refuses, each with the reason.
+
+        `FEATURES` in `fedstrata.checks.combinations` has the names of all features.
+        """
+        return {}
+
+    def total(self, size: int, max_weight: int, folder: Path) -> Total:
+        """Return an empty total for a stream.
+
+        Args:
+            size: number of elements of the stream.
+            max_weight: largest sum of the children's weights, at least 1.
+            folder: folder for values that do not stay in memory.
+        """
+        raise NotImplementedError
+
+
+class AllUpdates(Rule):
+    """Define a rule that needs the updates of all children at once, element by element. Updates wait on the parent's
+    disk until the round ends, and are read block by block.
+    """
+
+    def combine(self, updates: Flat, weights: Weights) -> Flat:
+        """Return the combined update of one block of elements, float32, shape (elements,).
+
+        An element of the result may depend only on the same element of the updates, because blocks have any size.
+
+        Args:
+            updates: a row for each child, in the order of their ids, float32, shape (children, elements).
+            weights: the children's weights, int64, shape (children,). For an LPS these are numbers of examples.
+        """
+        raise NotImplementedError
+
+    def total(self, size: int, max_weight: int, folder: Path) -> Total:
+        return _Spooled(self, size, largest_value(max_weight), folder)
+
+
+class _Spooled:
+    """Keep the updates of one stream on disk, and combine them at the end of the round."""
+
+    def __init__(self, rule: AllUpdates, size: int, limit: float, folder: Path) -> None:
+        self._rule = rule
+        self._limit = limit  # largest absolute value, as for the exact sum
+        self._spool = Spool(size, folder)
+        self._weights: dict[str, int] = {}  # by accepted child
+        self._combined: Flat | None = None
+
+    @property
+    def num_examples(self) -> int:
+        return sum(self._weights.values())
+
+    @property
+    def is_settled(self) -> bool:
+        return self._combined is not None
+
+    def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
+        if weight:
+            check_values(values, self._limit)
+            self._spool.write(child_id, start, values)
+
+    def accept(self, child_id: str, weight: int) -> None:
+        self._weights[child_id] = weight
+
+    def forget(self, child_id: str) -> bool:
+        self._weights.pop(child_id, None)
+        return True
+
+    def clear(self) -> None:
+        self._weights.clear()
+
+    def settle(self) -> None:
+        children = sorted(self._weights)
+        weights = np.array([self._weights[child_id] for child_id in children], np.int64)
+        combined = np.empty(self._spool.size, np.float32)
+        for start, stop, block in self._spool.blocks(children):
+            with or_failed(f"rule {self._rule.options.name} failed with", self._rule):
+                found = self._rule.combine(block, weights)
+            combined[start:stop] = _checked(self._rule, found, stop - start)
+        self._spool.close()
+        self._combined = combined
+
+    def mean(self, start: int = 0, stop: int | None = None) -> Flat:
+        if self._combined is None or not self._weights:
+            raise NoUpdatesError("the round was closed before any child reported")
+        return self._combined[start:stop]
+
+
+def _checked(rule: Rule, combined: Any, size: int) -> Flat:
+    """Return a combined block. Raises PluginError if it has another shape than (size,), or values that are no finite
+    numbers.
+    """
+    found = np.asarray(combined)
+    if found.shape != (size,) or not np.isfinite(found).all():
+        raise PluginError(
+            f"rule {rule.options.name}: combine must return finite numbers of shape ({size},); it returned shape "
+            f"{found.shape} with {found.size - np.isfinite(found).sum()} values that are not finite"
+        )
+    return found.astype(np.float32)

@@ -1,0 +1,211 @@
+"""The updates that a parent gathers in one round, stream by stream.
+
+A stream is a set of values that are averaged over the same devices. The routes of a child define the streams that get
+its values. `Gathering` routes the values to one `Total` per stream, which the parent's rule has made.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Protocol
+
+from fedstrata.errors import PayloadError
+from fedstrata.rules.base import Rule, Total, Values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """Define to which stream one range of a child's payload belongs, with its position there and its weight."""
+
+    place: slice  # range of values in the payload
+    stream: int
+    offset: int  # position in the stream's vector
+    weight: int = 0  # at an LPS of several streams: the child's weight in the stream, by the plan
+
+
+class Shares(Protocol):
+    """Define which part of the round each child has. `stated` are the weights that a child states in its update."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The number of values of each stream."""
+
+    @property
+    def most(self) -> Sequence[int]:
+        """The largest sum of all children's weights in each stream."""
+
+    def check(self, child_id: str, stated: Sequence[int]) -> None:
+        """Raise PayloadError if the child cannot have these weights."""
+
+    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
+        """Return the child's weight in each stream."""
+
+    def routes(self, child_id: str) -> Sequence[Route]:
+        """Return the routes of the child's values."""
+
+
+class Gathering:
+    """Gather the updates of one round."""
+
+    def __init__(self, rule: Rule, shares: Shares, folder: Path) -> None:
+        """Set the parent's rule, the children's shares, and a folder for values that do not stay in memory."""
+        self._shares = shares
+        self.totals = [
+            rule.total(size, max(1, most), folder) for size, most in zip(shares.sizes, shares.most, strict=True)
+        ]
+        self.accepted: dict[str, Sequence[int]] = {}  # weights in each stream, by accepted child
+
+    @property
+    def weights(self) -> list[int]:
+        """The total weight of all accepted children in each stream."""
+        return [total.num_examples for total in self.totals]
+
+    def check(self, child_id: str, stated: Sequence[int]) -> None:
+        """Check the weights that a child states. Raises PayloadError if they are impossible for this child."""
+        self._shares.check(child_id, stated)
+
+    def take(self, child_id: str, start: int, values: Values, stated: Sequence[int]) -> None:
+        """Take the next values of a payload. `start` is the position of the first value in the payload.
+
+        Raises:
+            PayloadError: a value is refused.
+        """
+        stop, weights = start + len(values), self._shares.weights(child_id, stated)
+        for route in self._shares.routes(child_id):
+            first, last = max(start, route.place.start), min(stop, route.place.stop)
+            if first < last:
+                at = route.offset + first - route.place.start
+                here = values[first - start : last - start]
+                self.totals[route.stream].take(child_id, at, here, weights[route.stream])
+
+    def accept(self, child_id: str, stated: Sequence[int]) -> None:
+        """Accept a child's update, of which the whole payload was taken."""
+        self.accepted[child_id] = weights = self._shares.weights(child_id, stated)
+        for total, weight in zip(self.totals, weights, strict=True):
+            if weight:
+                total.accept(child_id, weight)
+
+    def forget(self, child_id: str) -> bool:
+        """Remove a child's values, and return True. If a total cannot do this, return False. The caller must then
+        `clear` everything.
+        """
+        if not all(total.forget(child_id) for total in self.totals):
+            return False
+        self.accepted.pop(child_id, None)
+        return True
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self.accepted.clear()
+        for total in self.totals:
+            total.clear()
+
+    async def settle(self) -> None:
+        """Finish the computation of the round, after the last update. Raises the errors of `Total.settle`."""
+        waiting = [total for total in self.totals if not total.is_settled]
+        if waiting:
+            await asyncio.to_thread(_settle, waiting)
+
+
+def _settle(totals: Sequence[Total]) -> None:
+    for total in totals:
+        total.settle()
+
+
+class _Whole:
+    """Let each child send one vector, and state its number of examples."""
+
+    def __init__(self, size: int, most: Mapping[str, int]) -> None:
+        self.sizes, self.most = (size,), (sum(most.values()),)
+        self._most = most
+        self._routes = (Route(place=slice(0, size), stream=0, offset=0),)
+
+    def check(self, child_id: str, stated: Sequence[int]) -> None:
+        if len(stated) != 1 or not 0 < stated[0] <= self._most[child_id]:
+            raise PayloadError(
+                f"{child_id} states the weights {list(stated)}; expected one, from 1 to {self._most[child_id]}"
+            )
+
+    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
+        return stated
+
+    def routes(self, child_id: str) -> Sequence[Route]:
+        return self._routes
+
+
+class _Planned:
+    """Let the plan decide to which streams a device's update belongs, and with which weights."""
+
+    def __init__(
+        self, sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], examples: Mapping[str, int]
+    ) -> None:
+        self.sizes = sizes
+        self._routes = routes
+        self._examples = examples
+        streams = range(len(sizes))
+        by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
+        self._weights = {child: [found.get(each, 0) for each in streams] for child, found in by_stream.items()}
+        self.most = [sum(weights[each] for weights in self._weights.values()) for each in streams]
+
+    def check(self, child_id: str, stated: Sequence[int]) -> None:
+        if list(stated) != [self._examples[child_id]]:
+            raise PayloadError(
+                f"{child_id} states the weights {list(stated)}; expected one, {self._examples[child_id]}"
+            )
+
+    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
+        return self._weights[child_id]
+
+    def routes(self, child_id: str) -> Sequence[Route]:
+        return self._routes[child_id]
+
+
+class _ByStream:
+    """Let each LPS send all streams, one after another, and state its weight in each."""
+
+    def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]]) -> None:
+        self.sizes = sizes
+        self._most = most
+        self.most = [sum(weights[stream] for weights in most.values()) for stream in range(len(sizes))]
+        starts = pairwise(accumulate(sizes, initial=0))
+        self._routes = [
+            Route(place=slice(start, stop), stream=number, offset=0) for number, (start, stop) in enumerate(starts)
+        ]
+
+    def check(self, child_id: str, stated: Sequence[int]) -> None:
+        most = self._most[child_id]
+        if len(stated) != len(most) or not all(0 <= w <= m for w, m in zip(stated, most, strict=True)):
+            raise PayloadError(f"{child_id} states the weights {list(stated)[:8]}; expected at most {list(most)[:8]}")
+
+    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
+        return stated
+
+    def routes(self, child_id: str) -> Sequence[Route]:
+        return self._routes
+
+
+def of_updates(rule: Rule, size: int, most: Mapping[str, int], folder: Path) -> Gathering:
+    """Gather one vector of `size` values from each child. `most` has, by child, the largest number of examples that it
+    may state.
+    """
+    return Gathering(rule, _Whole(size, most), folder)
+
+
+def routed(
+    rule: Rule,
+    sizes: Sequence[int],
+    routes: Mapping[str, Sequence[Route]],
+    examples: Mapping[str, int],
+    folder: Path,
+) -> Gathering:
+    """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` and `examples` have, by
+    device, the routes that the plan gives it and its number of examples.
+    """
+    return Gathering(rule, _Planned(sizes, routes, examples), folder)
+
+
+def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:
+    """Gather several streams at the GPS. `most` has, by LPS, its largest weight in each stream."""
+    return Gathering(rule, _ByStream(sizes, most), folder)

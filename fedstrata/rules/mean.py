@@ -1,0 +1,80 @@
+"""The exact weighted mean, also of masked updates and of partial sums.
+
+FedAvg: Brendan McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.rules.base import Rule, Total, Values
+from fedstrata.tensors import ExactSum
+
+Fold = Callable[[ExactSum, int, Any, int], None]  # called with a sum, the first position, values, and their weight
+
+
+class ExactTotal(ExactSum):
+    """Add values to an exact sum as they arrive, by the function `fold`."""
+
+    is_settled = True
+
+    def __init__(self, size: int, max_weight: int, fold: Fold = ExactSum.fold) -> None:
+        super().__init__(size, max_weight)
+        self._fold = fold
+
+    def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
+        self._fold(self, start, values, weight)
+
+    def accept(self, child_id: str, weight: int) -> None:
+        self.count(weight)
+
+    def forget(self, child_id: str) -> bool:
+        return False
+
+    def settle(self) -> None:
+        """Do nothing, because each value was checked as it arrived."""
+
+
+def exact(totals: Iterable[Total]) -> list[ExactTotal]:
+    """Return the totals of a rule with `is_sum`, as exact sums."""
+    return [total for total in totals if isinstance(total, ExactTotal)]
+
+
+class Mean(Rule):
+    """Compute the mean of the updates, each weighted by its number of examples."""
+
+    is_sum = True
+
+    def total(self, size: int, max_weight: int, folder: Path) -> Total:
+        return ExactTotal(size, max_weight)
+
+
+class PartialMean(Mean):
+    """Compute the mean at the GPS from the exact sums of the LPSs."""
+
+    def total(self, size: int, max_weight: int, folder: Path) -> Total:
+        return ExactTotal(size, max_weight, ExactSum.fold_sums)
+
+
+class MaskedMean(Mean):
+    """Compute the mean of updates to which devices have added masks. The masks cancel in the sum."""
+
+    def total(self, size: int, max_weight: int, folder: Path) -> Total:
+        return MaskedTotal(size, max_weight, ExactSum.fold_unchecked)
+
+
+class MaskedTotal(ExactTotal):
+    """Add masked values. Only the complete sum can be checked, because single values are random."""
+
+    is_settled = False
+
+    def settle(self) -> None:
+        """Raise RunStoppedError if masks have not cancelled in the sum, or if a value of the sum is too large."""
+        try:
+            self.check_total()
+        except PayloadError as error:
+            raise RunStoppedError(
+                f"the sum of the masked updates is impossible ({error}): a device has used masks for a wrong set of "
+                "devices, or sent values out of range; under secure_aggregation no server can tell which device"
+            ) from None

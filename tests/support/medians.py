@@ -1,0 +1,34 @@
+"""A rule as a user writes it, with an option, and rules with faults."""
+
+import numpy as np
+
+from fedstrata.rules import AllUpdates, RuleSettings
+
+
+class Median(AllUpdates):
+    """The coordinate-wise median of the updates, shortened."""
+
+    class Options(RuleSettings):
+        scale: float = 1.0
+
+    def combine(self, updates, weights):
+        return self.options.scale * np.median(updates, axis=0)
+
+
+class Short(AllUpdates):
+    """A rule that forgets an element."""
+
+    def combine(self, updates, weights):
+        return updates[0, 1:]
+
+
+class Broken(AllUpdates):
+    def combine(self, updates, weights):
+        return updates + int("no number")
+
+
+class Alone(Median):
+    """A rule that refuses a feature, and one that does not exist."""
+
+    def refuses(self):
+        return {"training.participation": "a cohort may have too few children"}

@@ -131,8 +131,12 @@ class Takeover:
             raise self._lost(f"devices do not have {self._parts.clock.kept_here}")
 
     def _lost(self, why: str) -> StateError:
+        found, newer = self._state.newest(self._parts.log), ""
+        if found is not None:
+            found.close()
+            newer = f" newer than the start of LPS round {found.lps_round + 1}, which is too old"
         return StateError(
-            f"{self._state.folder} has no complete state of {self._parts.cluster.home_id}, and {why}; put the "
+            f"{self._state.folder} has no complete state of {self._parts.cluster.home_id}{newer}, and {why}; put the "
             "files back, or begin the run again"
         )
 

@@ -28,7 +28,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.kept.model import KeptModel
 from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
-from lps.kept.takeover import oldest_usable, round_to_open, write_start
+from lps.kept.takeover import Takeover, oldest_usable, round_to_open, write_start
 from lps.to_gps import NewestPlan
 from tests.support.cluster_states import state_in
 from tests.support.gatherings import MEAN
@@ -422,3 +422,29 @@ async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_op
     await kept.written()
     model = kept.offers().models[0].model.read_all()
     assert model.tolist() == [0, 0, 0, 4 + 1 + 1.5, 5 + 1 + 1.5]  # velocity 1, then 0.5 + 1
+
+
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        (
+            (),
+            "has no complete state of lps-0 newer than the start of LPS round 3, which is too old, and devices do not",
+        ),
+        ((1, 2), "has no complete state of lps-0 newer than the start of LPS round 1, which is too old"),
+        ((0, 1, 2), "has no complete state of lps-0, and devices do not have the times of links; put the files back"),
+    ],
+)
+async def test_a_state_that_is_too_old_is_named(tmp_path: Path, damaged: tuple[int, ...], said: str) -> None:
+    state = state_in(tmp_path, LAYOUT, rounds_per_global=3)
+    for number in range(3):
+        state.save(number, iter([MODEL]), ReportHeader()).close()
+    for number in damaged:
+        state.path_of(number).write_bytes(b"")
+    parts = SimpleNamespace(
+        lps=SimpleNamespace(experiment=EXPERIMENT), cluster=Cluster(home_id="lps-0", global_round=2), rounds=3, log=LOG,
+        clock=SimpleNamespace(kept_here="the times of links"),
+    )  # fmt: skip
+    with pytest.raises(StateError) as raised:
+        await Takeover(cast(Any, parts), state, lambda: MODEL).run_if_needed(Mock())
+    assert said in str(raised.value)

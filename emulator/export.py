@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +20,7 @@ from fedstrata.errors import OutputError
 MEASURED = ("loss", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves
 RESULT = ("adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
 LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
+ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # the variable with which MLflow 3 uses a folder
 PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # limits of MLflow per call
 T = TypeVar("T")
 Point = tuple[str, str, int, float]  # cluster or LPS, column, LPS round, value
@@ -46,7 +49,10 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
             raise OutputError(f"cannot write to {logs}: {error.strerror}; choose another folder with --out") from None
         return f"exported to {logs}; tensorboard --logdir {logs}"
     check_models(load_record(folder))
-    return f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
+    said = f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
+    if place is None or not _is_folder(place):
+        return said
+    return f"{said}; {ALLOWED}=true mlflow ui --backend-store-uri {place}"
 
 
 def points(record: Record) -> Iterator[Point]:
@@ -84,10 +90,31 @@ def to_mlflow(record: Record, tracking_uri: str | None) -> str:
     """
     mlflow = needed("mlflow")
     try:
-        client = mlflow.MlflowClient(tracking_uri=tracking_uri)
-        return _logged(mlflow.entities, client, record)
+        with _folder_allowed(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")):
+            client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+            return _logged(mlflow.entities, client, record)
     except mlflow.exceptions.MlflowException as error:
         raise OutputError(f"MLflow: {' '.join(str(error).split())}"[:500]) from None
+
+
+def _is_folder(tracking_uri: str) -> bool:
+    """Return whether a tracking URI of MLflow is a folder."""
+    return tracking_uri.startswith("file:") or Path(tracking_uri).is_absolute() or tracking_uri.startswith(".")
+
+
+@contextmanager
+def _folder_allowed(tracking_uri: str) -> Iterator[None]:
+    """Allow MLflow to use a folder during the block. MLflow 3 otherwise refuses folders, and reads the environment. A
+    variable that the user has set stays.
+    """
+    if not _is_folder(tracking_uri) or ALLOWED in os.environ:
+        yield
+        return
+    os.environ[ALLOWED] = "true"
+    try:
+        yield
+    finally:
+        del os.environ[ALLOWED]
 
 
 def _logged(entities: Any, client: Any, record: Record) -> str:

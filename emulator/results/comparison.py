@@ -139,9 +139,15 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
     for (name, method, own_keys), by_seed in members.items():
         alike = [other for *whose, other in members if whose == [name, method]]
         own = own_keys.difference(frozenset.intersection(*alike))
-        variant = ", ".join(f"{key}={value}" for key, value in sorted(own))
+        variant = ", ".join(f"{key}={value}" for key, value in sorted(own, key=_names_first))
         groups.append(Group(name=name, method=method, variant=variant, runs=tuple(by_seed.values())))
     return tuple(groups)
+
+
+def _names_first(setting: tuple[str, str]) -> tuple[bool, str]:
+    """Sort settings by key. Names, such as training.gps_optimiser.name, come first, because they say the most."""
+    key, _ = setting
+    return not key.endswith(".name"), key
 
 
 def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:

@@ -53,9 +53,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the hint `did you mean …? ` with the nearest known name. If no known name is near, return an empty text.
     Hyphens and capitals make no difference.
     """
-    plain = {re.sub("[-_ ]", "", each).lower(): each for each in known}
-    near = get_close_matches(re.sub("[-_ ]", "", name).lower(), plain, n=1)
+    plain = {plain_name(each): each for each in known}
+    near = get_close_matches(plain_name(name), plain, n=1)
     return f"did you mean {plain[near[0]]}? " if near else ""
+
+
+def plain_name(name: str) -> str:
+    """Return a name without hyphens, underscores and spaces, in small letters."""
+    return re.sub("[-_ ]", "", name).lower()
 
 
 def _said(fault: Mapping[str, Any], schema: Schema) -> str:

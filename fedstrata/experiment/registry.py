@@ -3,14 +3,14 @@ user.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment.messages import nearest, one_line
+from fedstrata.experiment.messages import nearest, one_line, plain_name
 from fedstrata.experiment.sections import PLUGIN, Settings
 from fedstrata.plugins import guarded, load_plugin, or_failed
 
@@ -27,6 +27,7 @@ class Registry(Generic[Kind, Chosen]):
     options: type[Chosen]
     default: str
     known: Mapping[str, str]  # by name `module:Class`; the module is imported when the name is first used
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # hints for names that other sections of the file set
 
     def kind(self, name: str, key: str = "") -> type[Kind]:
         """Return the built-in class with this name or, for `module:Class`, the user's own class. `key` is the key of
@@ -42,6 +43,8 @@ class Registry(Generic[Kind, Chosen]):
             return known
         what = self.section
         if not PLUGIN.match(name):
+            if (hint := self.elsewhere.get(plain_name(name))) is not None:
+                raise ExperimentError(f"{what}.name: no {what} is called {name!r:.80}; {hint}")
             raise ExperimentError(
                 f"{key or what}.name: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
                 f"{', '.join(self.known)}, or your own as module:Class"

@@ -49,7 +49,23 @@ REGISTRY: Mapping[str, str] = {
 NAMES = tuple(REGISTRY)
 
 
-METHODS = Registry(section="method", base=Method, options=MethodSettings, default=DEFAULT, known=REGISTRY)
+ON_SERVERS = "it is fedavg with an optimiser of the server: set method: fedavg and training.gps_optimiser: "
+ELSEWHERE: Mapping[str, str] = {
+    "fedavgm": ON_SERVERS + "{name: momentum}",
+    "fedadam": ON_SERVERS + "{name: adam}",
+    "fedopt": ON_SERVERS + "{name: adam}, or {name: momentum}",
+    **dict.fromkeys(
+        ("fedyogi", "fedadagrad"), "it is fedavg with an optimiser of the server, and of these training.gps_optimiser "
+        "has adam and momentum: set method: fedavg and training.gps_optimiser: {name: adam}"
+    ),
+    **dict.fromkeys(
+        ("hierfavg", "hierfedavg"), "it is fedavg with several LPSs and LPS rounds: set method: fedavg, topology: "
+        "{lps: 2} and training.lps_rounds_per_global_round"
+    ),
+}  # fmt: skip
+METHODS = Registry(
+    section="method", base=Method, options=MethodSettings, default=DEFAULT, known=REGISTRY, elsewhere=ELSEWHERE
+)
 method_class, method_settings = METHODS.kind, METHODS.settings
 
 

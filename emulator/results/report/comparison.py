@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.results.comparison import MEAN, Comparison, Form, Group, Spread, headlines_of, known, measured_of
-from emulator.results.report.style import COLOURS, MARKERS, MUTED, drawing, save, shorten
+from emulator.results.report.style import (
+    COLOURS,
+    MARKERS,
+    MUTED,
+    drawing,
+    entry_width,
+    legend_columns,
+    save,
+    shorten,
+)
 from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
@@ -36,12 +45,25 @@ class Columns:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height of the figure in inches, including the legend below the axes."""
+        return self._width, 4.2 + self._legend_height
+
+    @property
+    def _width(self) -> float:
         width = min(16.0, max(6.0, 1.6 + len(self.names) * (0.5 + 0.42 * len(self.series))))
-        return width, 4.2 + self._legend_height
+        return max(width, entry_width(self._labels) + 0.2)
+
+    @property
+    def _labels(self) -> list[str]:
+        return [series.label for series in self.series]
+
+    @property
+    def legend_columns(self) -> int:
+        """Number of columns of the legend."""
+        return legend_columns(self._labels, self._width, 3 if len(self.series) <= 3 else 2)
 
     @property
     def _legend_height(self) -> float:
-        return 0.22 * -(-max(1, len(self.series)) // 2)
+        return 0.22 * -(-max(1, len(self.series)) // self.legend_columns)
 
     def draw(self, figure: "Figure") -> None:
         """Draw the columns on an empty figure, which must have the size `size`."""
@@ -111,7 +133,8 @@ def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[in
 
 def _label_of(group: Group, *, named: bool) -> str:
     name = f" · {group.name}" if named else ""
-    variant = f" [{shorten(group.variant, 60)}]" if group.variant else ""
+    said = group.variant.replace("training.", "").replace(".name=", "=")
+    variant = f" [{shorten(said, 60)}]" if said else ""
     return f"{group.method}{name}{variant} ({len(group.seeds)} {'seed' if len(group.seeds) == 1 else 'seeds'})"
 
 
@@ -126,9 +149,8 @@ def _finish(axes: "Axes", columns: Columns) -> None:
     if not columns.series:
         axes.text(0.5, 0.5, "no run was completed", color=MUTED, ha="center", transform=axes.transAxes)
         return
-    entries = len(axes.get_legend_handles_labels()[0])
-    if entries:
-        legend_columns = 3 if entries <= 3 else 2
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=legend_columns, columnspacing=1.5, handletextpad=0.4
-        )
+            loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=columns.legend_columns, columnspacing=1.5,
+            handletextpad=0.4,
+        )  # fmt: skip

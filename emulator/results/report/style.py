@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -64,6 +64,9 @@ def drawing() -> Iterator[None]:
         yield
 
 
+CHARACTER_INCHES = 0.075  # width of a wide character in a legend
+
+
 def save(figure: "Figure", folder: Path, name: str) -> None:
     """Write a figure to `name`.png and `name`.svg. The files contain no date and no version, so that the same runs give
     the same files.
@@ -100,6 +103,16 @@ def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[[
         f'<title id="{key}-title">{escape(title)}</title>'
         f'<desc id="{key}-desc">{escape(description)}</desc>{inner}'
     )
+
+
+def entry_width(labels: Sequence[str]) -> float:
+    """Return the width in inches that a legend needs for its longest label, with marker and spaces."""
+    return 0.55 + CHARACTER_INCHES * max(map(len, labels), default=0)
+
+
+def legend_columns(labels: Sequence[str], width: float, most: int) -> int:
+    """Return how many columns of a legend with these labels fit into a figure of this width in inches."""
+    return max(1, min(most, len(labels), int((width - 0.2) / entry_width(labels))))
 
 
 def shorten(name: str, most: int = 18) -> str:

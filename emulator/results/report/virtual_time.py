@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from emulator.results.record import RunRecord
 from emulator.results.report.comparison import title_of
-from emulator.results.report.style import COLOURS, drawing, save, shorten
+from emulator.results.report.style import COLOURS, drawing, entry_width, legend_columns, save, shorten
 from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Me
     columns = min(PANELS_IN_A_ROW, len(panels))
     rows = -(-len(panels) // columns)
     with drawing():
-        figure = Figure(figsize=(max(6.0, 4.0 * columns), 3.4 * rows + 0.3), facecolor="white", layout="constrained")
+        width = max(6.0, 4.0 * columns, entry_width(cells) + 0.2)
+        figure = Figure(figsize=(width, 3.4 * rows + 0.3), facecolor="white", layout="constrained")
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
         places = [axes for row in grid for axes in row]
         for axes, (setting, panel) in zip(places, panels.items(), strict=False):
@@ -49,7 +50,7 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Me
         for row in grid:
             row[0].set_ylabel(f"{metric.name}{', %' if metric.is_percent else ''}")
         handles, labels = _legend(places)
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(cells)), frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns(cells, width, 4), frameon=False)
         save(figure, folder, "time")
 
 

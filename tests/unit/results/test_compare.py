@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from emulator.results.compare import compare, show
 from emulator.results.comparison import MEAN, Comparison, Form, Spread, headlines_of
+from emulator.results.report import comparison as report_comparison
+from emulator.results.report.comparison import draw_comparison
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment_file import parse_experiment
 from tests.support.record_files import write_record
@@ -98,6 +102,35 @@ def test_runs_with_other_settings_are_another_group_that_says_which(tmp_path: Pa
         ("training.global_rounds=5", (0, 1)),
     ]
     assert "training.global_rounds=5" in rendered(compare(folders))
+
+
+OPTIMISERS = (
+    {"name": "none"},
+    {"name": "momentum", "learning_rate": 1.0, "momentum": 0.7},
+    {"name": "adam", "learning_rate": 0.01, "beta_1": 0.9},
+    {"name": "adam", "learning_rate": 0.1, "beta_1": 0.9},
+)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_the_legend_names_the_servers_optimiser_and_is_within_the_figure(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(report_comparison, "save", lambda figure, *_: drawn.append(figure))
+    settings = [{"training": {"gps_optimiser": optimiser}} for optimiser in OPTIMISERS[-number:]]
+    folders = [write_record(tmp_path / str(i), settings=each) for i, each in enumerate(settings)]
+    comparison = compare(folders)
+    draw_comparison(comparison, tmp_path)
+    (figure,) = drawn
+    legend = figure.axes[0].get_legend()
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert len(set(labels)) == number
+    said = ["gps_optimiser=" if number > 2 else "gps_optimiser.learning_rate="] * number
+    assert [text.partition("[")[2][: len(each)] for text, each in zip(labels, said, strict=True)] == said
+    inside = legend.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    whole = figure.bbox
+    assert whole.x0 <= inside.x0 and inside.x1 <= whole.x1 and whole.y0 <= inside.y0, (labels, inside, whole)
 
 
 def test_where_data_and_weights_lie_does_not_set_runs_apart(tmp_path: Path) -> None:

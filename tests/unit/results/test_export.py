@@ -1,5 +1,6 @@
 """A record as TensorBoard and MLflow read it back."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,14 +84,18 @@ def test_tensorboard_has_the_curves_of_each_lps_if_clusters_span_them(tmp_path: 
 
 
 def test_mlflow_reads_parameters_curves_and_files(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # in a folder, which needs no database
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)  # without it, MLflow 3 refuses a folder
     place = (tmp_path / "store").as_uri()
     write_models(folder, {"lps-0": {"w": np.float32([1])}})
     for _ in range(2):
         assert cli.execute(["export", str(folder), "--to", "mlflow", "--out", place]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {place}" in said
+    assert "MLFLOW_ALLOW_FILE_STORE" not in os.environ
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # to read the folder
     client = mlflow.MlflowClient(tracking_uri=place)
     experiment = client.get_experiment_by_name("two-tasks")
     runs = client.search_runs([experiment.experiment_id])

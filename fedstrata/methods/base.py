@@ -83,7 +83,7 @@ class Channel:
     name: str
     """Name of the channel."""
     tensors: Layout
-    """Names and shapes of the tensors."""
+    """Names and shapes of the tensors. A table: `fedstrata.tensors.Layout.of({"control": (100,)})`, of 100 numbers."""
     reach: Reach
     """Devices that share the values of these tensors."""
 

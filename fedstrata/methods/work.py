@@ -121,8 +121,8 @@ class Steps(Protocol):
         """Learning rate of the experiment's optimiser in this round."""
 
     def batches(self, stream: int | None = None) -> Iterator[Any]:
-        """Yield a batch for each local step that the experiment file sets. With another number `stream`, other batches
-        are drawn.
+        """Yield a batch for each local step that the experiment file sets. A batch is a tuple: the tensor of inputs,
+        further inputs by name, and the tensor of targets. With another number `stream`, other batches are drawn.
         """
 
     def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":

@@ -16,6 +16,7 @@ from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
 from device.stacked.training import Stacked
+from device.steps import LocalSteps
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, batch_orders, epoch_orders, limit_threads, train
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
@@ -25,7 +26,7 @@ from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.tasks import CLASSIFICATION
 from tests.support.normed import Normed
 from tests.support.torch_twins import cnn_module, with_weights
-from tests.support.training_jobs import DIGITS, descend, examples, job, orders, trained_weights
+from tests.support.training_jobs import DIGITS, descend, examples, job, job_with, orders, trained_weights
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -366,3 +367,34 @@ def test_limiting_threads_twice_leaves_one() -> None:
     assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (1, 1)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def test_an_own_module_trains_as_documented_in_plain_torch() -> None:
+    """First weights, batch order, and the content of a batch, as docs/own-model.md and docs/own-code.md say."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    seed, device, lps_round = 5, 2, 7
+    model = from_module(make).of_run(seed)
+    data = examples(50)
+    local = job_with(
+        model, {"local_epochs": 2, "optimiser": {"learning_rate": 0.1}},
+        start=model.initial(seed), examples=data, seed=seed, device_index=device, lps_round=lps_round,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    module = make()
+    assert local.start.tobytes() == trained_weights(module).tobytes()
+    rng, steps = np.random.default_rng([seed, device, lps_round]), LocalSteps(local).batches()
+    sgd = torch.optim.SGD(module.parameters(), 0.1)
+    for _ in range(2):
+        order = rng.permutation(50)
+        for start in range(0, 50, 16):
+            inputs, more, targets = next(steps)
+            batch = order[start : start + 16]
+            assert (inputs.tolist(), more) == (data.inputs[batch].tolist(), {})
+            assert targets.tolist() == data.labels[batch].tolist()
+            sgd.zero_grad()
+            torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+            sgd.step()
+    np.testing.assert_allclose(train(local).weights, trained_weights(module), rtol=0, atol=1e-6)

@@ -22,6 +22,7 @@ from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
+from fedstrata.process.quoting import printable
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rules.registry import sends_sums
 from fedstrata.streams.architectures import Architectures
@@ -234,7 +235,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        table.add_row(Text(name, style="dim"), Text(value))
+        table.add_row(Text(name, style="dim"), Text("\n".join(map(printable, value.splitlines()))))
     return table
 
 

@@ -181,6 +181,20 @@ def test_check_says_the_columns_of_a_folder_and_the_rows_of_its_devices(
     assert "input heat, load target price rows to train on mill 3, quarry 2 method" in told
 
 
+def test_a_column_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.csv").write_text("heat\x1b[2J\x07,load,y\n" + "1,2,0\n3,4,1\n" * 5, encoding="utf-8")
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "name: x\nmethod: fedavg\npartition: {kind: iid, devices: 1, examples_per_device: 2, test_share: 0.5}\n"
+        f"data: {{name: folder, folder: {tmp_path}, input_shape: [2], num_classes: 2, target: y}}\n",
+        encoding="utf-8",
+    )
+    assert cli.execute(["check", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "heat [2J , load" in told
+    assert not {"\x1b", "\x07"} & set(told)
+
+
 @pytest.mark.parametrize(("number", "has_leftovers"), [(20, False), (89, True)])
 def test_check_says_how_far_devices_are_from_their_drawn_label_shares(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, has_leftovers: bool

@@ -234,6 +234,11 @@ class _Roles:
         """Join columns into one float32 array, in which each row has the given shape. If the shape does not have as
         many numbers as there are columns, return the columns side by side, shape (n, number of columns).
         """
+        if wide := [name for name in names if part.table[name].ndim > 1 and len(names) > 1]:
+            raise DataError(
+                f"{part.path}: {wide[0]} has several values per row, so it is not joined to other columns; choose it "
+                "alone in data.inputs or data.target, and name further inputs in data.more"
+            )
         stacked = np.stack([_floats(part, name) for name in names], axis=1)
         fits = stacked.ndim == 2 and stacked.shape[1] == np.prod(shape, dtype=np.int64)
         return stacked.reshape(part.length, *shape) if fits else stacked

@@ -130,7 +130,7 @@ def _attribute(source: Any) -> Array | None:
 def _differs(target: Array, known: Array) -> bool:
     """Return whether a target differs from a known target. A known float may have fewer digits."""
     told = target.astype(known.dtype) if known.dtype.kind == "f" else target
-    return told.shape != known.shape or bool((told != known).any())
+    return not np.array_equal(told, known, equal_nan=known.dtype.kind == "f")
 
 
 def _item(source: Any, index: int, address: Sequence[int]) -> tuple[Array, Array]:

@@ -304,6 +304,13 @@ def test_a_column_called_x_is_one_of_the_inputs_and_an_array_called_x_is_the_inp
     assert loaded(tmp_path, target=None, columns=()).train.inputs.tolist() == [[1, 1], [1, 1]]
 
 
+def test_an_array_with_several_values_per_row_is_not_joined_to_columns(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", p=np.ones((2, 2)), q=np.ones(2), fault=[0, 1])
+    for said in ({}, {"inputs": ("q", "p")}):
+        with pytest.raises(DataError, match=r"train.npz: p has several values per row, so it is not joined to other"):
+            loaded(tmp_path, columns=(), **said)
+
+
 def test_bytes_in_some_tables_only_are_refused(tmp_path: Path) -> None:
     """Bytes are scaled to 0…1, so they cannot be joined to numbers that are not scaled."""
     said = {"target": None, "columns": ()}

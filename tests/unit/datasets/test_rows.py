@@ -164,6 +164,11 @@ def test_a_target_that_changes_is_refused_when_its_item_is_read() -> None:
         drawn.take(np.arange(3))
 
 
+def test_a_target_that_is_not_finite_is_refused_as_in_arrays() -> None:
+    with pytest.raises(DataError, match="targets contain NaN or Inf"):
+        Examples.of_items([(np.ones(2, np.float32), float("nan"))])
+
+
 @pytest.mark.parametrize("target", ["a", None, {"x": 1}])
 def test_a_target_that_is_no_number_is_refused(target: object) -> None:
     with pytest.raises(DataError, match=r"item 0 of Letters has target .*; a target is a number, or an array of them"):

@@ -78,12 +78,12 @@ def test_a_page_has_no_form_that_needs_two_readings() -> None:
     assert {name: forms for name, forms in found.items() if forms} == {}
 
 
-MOST_WORDS = 46_500  # that people write; measured tables and these pages are generated
+MOST_WORDS = 47_000  # that people write; measured tables and these pages are generated
 GENERATED = ROOT / "docs" / "reference", ROOT / "docs" / "decisions" / "README.md"
 MEASURED = re.compile("<!-- results of .*?<!-- end of results -->", re.DOTALL)
 
 
-def test_the_pages_have_at_most_46_500_words() -> None:
+def test_the_pages_have_at_most_47_000_words() -> None:
     written = [
         text for name, text in PAGES.items() if not any((ROOT / name).is_relative_to(each) for each in GENERATED)
     ]

@@ -1,5 +1,6 @@
 """Start a gRPC server with limits on messages, health checks, reflection, and one table of errors."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from inspect import isasyncgenfunction
 from typing import Any
@@ -68,6 +69,29 @@ SERVER_OPTIONS = (
 ERROR_KEY = "fedstrata-error"  # key of a reply's metadata with the error's class, because errors share statuses
 log = EventLog("rpc")
 
+LINES_A_MINUTE, MINUTE_S = 30, 60.0
+
+
+class RefusalLines:
+    """Limit the log lines about refused calls, per method and status. Otherwise one caller could push all other lines
+    out of the log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._written: dict[tuple[str, str], tuple[float, int]] = {}  # start of a minute, and the lines since then
+
+    def has_room(self, method: str, status: str) -> bool:
+        """Return whether the log may get one more line. When a minute's lines are used up, log this once."""
+        now = self._clock()
+        began, lines = self._written.get((method, status), (now, 0))
+        if now - began >= MINUTE_S:
+            began, lines = now, 0
+        self._written[method, status] = began, lines + 1
+        if lines == LINES_A_MINUTE:
+            log.warning("refusals_not_logged", method=method, status=status, for_s=MINUTE_S - (now - began))
+        return lines < LINES_A_MINUTE
+
 
 class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
     """Answer a FedstrataError with its status and its reason. Answer any other error with INTERNAL, and log its
@@ -83,6 +107,7 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         self._is_guarded = is_guarded
         self._uploads = uploads
         self._refused = refused
+        self._lines = RefusalLines()
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -129,21 +154,21 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     async def _abort(self, context: Context, error: Exception, method: str) -> None:
         if isinstance(error, StalledError):
             self._refused("stalled")
-        await _abort(context, error, method)
+        await _abort(context, error, method, self._lines)
 
 
 def _parts(requests: Any, context: Context) -> Parts:
     return Parts(context)
 
 
-async def _abort(context: Context, error: Exception, method: str) -> None:
+async def _abort(context: Context, error: Exception, method: str, lines: RefusalLines) -> None:
     if isinstance(error, DecodeError):
         error = PayloadError(f"the bytes are not a message of {method}; run the same version at caller and server")
     if isinstance(error, FedstrataError):
         reason = brief(str(error))
         # The code that raises the first two logs them once a minute. The third is no fault: a child gets a new parent.
         is_told = isinstance(error, TooManyCallsError | OutdatedError | NotServedError)
-        tell = log.debug if is_told else log.warning
+        tell = log.debug if is_told or not lines.has_room(method, error.status) else log.warning
         # The traceback keeps the caller's message in memory, and an abort lasts until its reply is sent.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         tell("call_refused", method=method, reason=reason, status=error.status)

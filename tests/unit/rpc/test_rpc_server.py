@@ -25,6 +25,7 @@ from fedstrata.rpc.server import (
     METADATA_BYTES,
     SPARE_STREAMS,
     STREAMS_OF_A_CHILD,
+    RefusalLines,
     RpcServer,
     sent_ahead,
 )
@@ -213,6 +214,17 @@ async def test_bytes_that_are_no_message_are_refused_in_one_line_where_nobody_ha
             call: Any = kind(method)(b"\xff\xff no message", timeout=20)
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert [record.message for record in caplog.records] == ["call_refused"] * 2
+
+
+def test_a_flood_of_refused_calls_leaves_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    lines = RefusalLines(lambda: now[0])
+    assert sum(lines.has_room("Enroll", "NOT_FOUND") for _ in range(26_400)) == 30
+    assert lines.has_room("Enroll", "DATA_LOSS")
+    assert lines.has_room("FetchModel", "NOT_FOUND")
+    assert [record.message for record in caplog.records] == ["refusals_not_logged"]
+    now[0] = 60.0
+    assert lines.has_room("Enroll", "NOT_FOUND")
 
 
 class Elsewhere(GpsServiceServicer):

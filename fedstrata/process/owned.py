@@ -100,7 +100,7 @@ class OwnedProcess:
 
     async def keep_alive(self) -> None:
         """Run the process until its work is done or it is asked to stop. If a signal ends it earlier, restart it. Also
-        restart a server whose work is done.
+        restart a server that has done its work.
 
         Raises:
             FedstrataError: the process ended with an error of its own, ended before its work was done, or died too

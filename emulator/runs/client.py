@@ -8,7 +8,7 @@ from emulator.runs.incoming import IncomingRecord
 from emulator.runs.progress import headline_of
 from fedstrata.errors import AddressError, PayloadError, PluginError
 from fedstrata.process.logs import EventLog
-from fedstrata.process.quoting import printable
+from fedstrata.process.quoting import brief, printable
 from fedstrata.rpc.client import CallError, Connection, is_passing
 from fedstrata.rpc.messages import checked_number
 from fedstrata.tasks.base import LARGEST_METRIC
@@ -58,7 +58,7 @@ class RunClient:
             PayloadError: the GPS sends an invalid number.
         """
         await self._gps.until_reached(log)
-        empty_streams = 0
+        empty_streams, last = 0, ""
         while empty_streams < EMPTY_STREAMS_MAX:
             empty_streams += 1
             stream = self._stub.WatchRun(pb.WatchRunRequest(), wait_for_ready=True, timeout=WATCH_DEADLINE_S)
@@ -68,7 +68,8 @@ class RunClient:
                     yield checked_status(status)
             except CallError as error:
                 self._pass_over(error)
-        raise AddressError(f"the GPS at {self._gps.address} accepts calls but does not answer; see its log")
+                last = f": {brief(error.details() or error.code().name)}"
+        raise AddressError(f"the GPS at {self._gps.address} accepts calls but does not answer{last}; see its log")
 
     async def fetch_record(self, run_id: str, folder: Path) -> None:
         """Fetch the record of the run, and write its files to a folder. If the record is not complete and valid, no

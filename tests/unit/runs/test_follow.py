@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -204,6 +205,22 @@ async def test_a_gps_without_a_word_is_not_asked_for_ever(serve: Serve, monkeypa
     monkeypatch.setattr(client_module, "EMPTY_STREAMS_MAX", 3)
     with pytest.raises(AddressError, match="accepts calls but does not answer"):
         await followed(await serve(ScriptedGps([[], [], [], []])))
+
+
+class Refusing(ScriptedGps):
+    """A GPS that breaks each call off with a reason."""
+
+    async def WatchRun(self, request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "certificate is not yet valid")
+        yield
+
+
+async def test_the_last_reason_of_a_gps_that_only_breaks_off_is_named(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "EMPTY_STREAMS_MAX", 3)
+    with pytest.raises(AddressError, match="accepts calls but does not answer: certificate is not yet valid; see its"):
+        await followed(await serve(Refusing([])))
 
 
 # --- the record on its way in ---

@@ -17,7 +17,8 @@ from emulator.shipped.extras import needed
 from fedstrata.errors import OutputError
 
 # In addition to the metrics of the task:
-MEASURED = ("loss", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves
+MEASURED = ("loss",)  # columns of rounds.csv with measurements of models
+COUNTED = ("seconds", "bytes_up", "bytes_down")  # other columns of rounds.csv that become curves
 RESULT = ("adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
 LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
 ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # the variable with which MLflow 3 uses a folder
@@ -57,12 +58,13 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
 def points(record: Record) -> Iterator[Point]:
     """Yield each value of an LPS round that becomes a point of a curve. The values are from the columns of rounds.csv
-    with the task's metrics, and from the columns `MEASURED`. Values that are not finite are left out.
+    with the task's metrics, and from the columns `MEASURED` and `COUNTED`. Metrics and losses are of models after
+    global rounds, not of models between LPS rounds. Values that are not finite are left out.
     """
-    rounds = record.rounds
-    for column in (*record.metrics, *MEASURED):
+    rounds, each = record.rounds, record.experiment["training"]["lps_rounds_per_global_round"]
+    for column in (*record.metrics, f"cohort_{record.headline.name}", *MEASURED, *COUNTED):
         for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):
-            if math.isfinite(value):
+            if math.isfinite(value) and (column in COUNTED or step % each == 0):
                 yield str(cluster), column, int(step), float(value)
 
 

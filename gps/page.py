@@ -83,6 +83,7 @@ def parts_of(run: Run) -> dict[str, Any]:
     """Return a run's state as parts of the page's document. The rows and the relevance matrix are not included."""
     return {
         "experiment": run.experiment.to_yaml(),
+        "lps_rounds_per_global_round": run.experiment.training.lps_rounds_per_global_round,
         **{f"summary/{key}": value for key, value in _summary(run).items()},
         **{f"live/{key}": value for key, value in _live(run).items()},
     }

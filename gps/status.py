@@ -59,7 +59,8 @@ def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     measured = run.reports.latest_measured.get(name)
     if measured is not None:
         status.is_evaluated = True
-        status.loss = measured["loss"] or 0.0
-        if (value := measured[run.task.headline.name]) is not None:
+        status.measured_round = measured.global_round
+        status.loss = measured.values["loss"] or 0.0
+        if (value := measured.values[run.task.headline.name]) is not None:
             status.headline = value
     return status

@@ -1,6 +1,6 @@
 """Notes of an LPS about its rounds for the record: rows, exclusions, byte counts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -47,12 +47,19 @@ class Notes:
         self._bytes_before = self._bytes_now()
 
     def of_round(
-        self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
+        self,
+        report: gps_pb.ReportHeader,
+        number: int,
+        gathered: RoundResult,
+        *,
+        global_round: int,
+        seconds: float,
+        everybody: Iterable[str],
     ) -> gps_pb.ReportHeader:
-        """Return a copy of the report, extended by the row of LPS round `number`. The round took `seconds`."""
-        noted = gps_pb.ReportHeader()
-        noted.CopyFrom(report)
-        add_evaluations(noted, gathered.evaluations, self._task)
+        """Return a copy of the report, extended by the row of LPS round `number`. The round took `seconds`. `everybody`
+        has the devices of the LPS in this global round, also those that the round did not ask.
+        """
+        noted = self._with_evaluations(report, gathered, everybody)
         up, down = self._bytes_now()
         row = noted.lps_rounds.add(
             home_id=self._home_id,
@@ -78,14 +85,31 @@ class Notes:
         )
         return noted
 
-    def of_measurement(self, report: gps_pb.ReportHeader, gathered: RoundResult) -> gps_pb.ReportHeader:
+    def of_measurement_between_rounds(
+        self, report: gps_pb.ReportHeader, gathered: RoundResult, everybody: Iterable[str]
+    ) -> gps_pb.ReportHeader:
+        """Return a copy of the report with the measurements of a model that all devices have measured between two
+        rounds. No row of a round has the bytes of these measurements.
+        """
+        self._bytes_before = self._bytes_now()
+        return self._with_evaluations(report, gathered, everybody)
+
+    def of_measurement(
+        self, report: gps_pb.ReportHeader, gathered: RoundResult, everybody: Iterable[str]
+    ) -> gps_pb.ReportHeader:
         """Return a copy of the report, completed by the devices' measurements of the final model."""
-        noted = gps_pb.ReportHeader()
-        noted.CopyFrom(report)
-        add_evaluations(noted, gathered.evaluations, self._task)
+        noted = self._with_evaluations(report, gathered, everybody)
         noted.evaluations.extend(gathered.evaluations)
         self._note_missing(gathered, "evaluation")
         self.complete(noted)
+        return noted
+
+    def _with_evaluations(
+        self, report: gps_pb.ReportHeader, gathered: RoundResult, everybody: Iterable[str]
+    ) -> gps_pb.ReportHeader:
+        noted = gps_pb.ReportHeader()
+        noted.CopyFrom(report)
+        add_evaluations(noted, gathered.evaluations, self._task, set(everybody) - set(self.refused))
         return noted
 
     def drop_received(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
@@ -123,12 +147,21 @@ class Notes:
         self.exclusions.append(pb.Exclusion(device_id=device_id, stage=stage, reason=reason))
 
 
-def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task) -> None:
-    """Add the devices' measurements of a model to the row of the round that produced the model."""
-    rows = {row.lps_round: row for row in report.lps_rounds}
+def add_evaluations(
+    report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task, everybody: Collection[str]
+) -> None:
+    """Add the devices' measurements of a model to the row of the round that produced the model. If one of the devices
+    `everybody` has not measured the model, mark the row: its values are then of a cohort.
+
+    A row with measurements stays as it is, because all devices have measured its model before the next round.
+    """
+    rows = {row.lps_round: row for row in report.lps_rounds if not row.evaluated_examples}
+    lacking: dict[int, set[str]] = {}
     for evaluation in evaluations:
         row = rows.get(evaluation.round - 1)  # the model of round r was produced by round r - 1
         if row is not None:
+            lacking.setdefault(row.lps_round, set(everybody)).discard(evaluation.device_id)
+            row.is_of_cohort = bool(lacking[row.lps_round])
             _widen(row, measured(task, evaluation.sums, evaluation.num_examples)[task.headline.name])
             row.loss_sum += evaluation.loss_sum
             _add(row.sums, evaluation.sums)

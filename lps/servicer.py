@@ -76,7 +76,7 @@ class LpsServicer(LpsServiceServicer):
     async def SubmitEvaluation(
         self, request: lps_pb.SubmitEvaluationRequest, context: Any
     ) -> lps_pb.SubmitEvaluationResponse:
-        """Take a device's measurement of the final model."""
+        """Take a device's measurement of a model that all devices measure."""
         (await self._handler(request.home_id)).evaluate(request.run_id, request.evaluation)
         return lps_pb.SubmitEvaluationResponse(run_id=request.run_id)
 

@@ -15,6 +15,7 @@ from fedstrata.rounds import (
     Intake,
     OpenRound,
     PlainUpdates,
+    RoundResult,
     RoundServer,
     RoundTerms,
     Stage,
@@ -91,6 +92,8 @@ class Session:
         number, self._report = await self._holding.begin()
         try:
             while number < self._parts.lps.experiment.training.lps_rounds:
+                if self._is_measured_by_all(number):
+                    await self._measure_between_rounds(number)
                 await self._lps_round(number)
                 number += 1
                 if number % self._parts.rounds == 0:
@@ -125,7 +128,10 @@ class Session:
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
         self._parts.lps.metrics.round_closed(seconds)
-        self._report = self._parts.notes.of_round(self._report, number, global_round, gathered, seconds)
+        everybody = members.in_global_round(global_round)
+        self._report = self._parts.notes.of_round(
+            self._report, number, gathered, global_round=global_round, seconds=seconds, everybody=everybody
+        )
         clock.of_round(self._report, gathered.exchanged, members)
         await sums.settle()
         await holding.move(number, sums, self._report)
@@ -198,7 +204,30 @@ class Session:
             self._report = await self._holding.go_back(received)
         return received.round * rounds
 
-    # --- the end ------------------------------------------------------------------------------
+    # --- measurements by all devices ----------------------------------------------------------
+
+    def _is_measured_by_all(self, number: int) -> bool:
+        """Return whether all devices measure the model with which LPS round `number` begins."""
+        global_rounds, lps_rounds = divmod(number, self._parts.rounds)
+        return not lps_rounds and self._parts.lps.experiment.training.is_measured_by_all(global_rounds)
+
+    async def _measured_by_all(self, number: int) -> RoundResult:
+        """Let all devices measure the model with which LPS round `number` would begin. Return their measurements."""
+        global_round = number // self._parts.rounds
+        everybody = self._parts.members.in_global_round(global_round)
+        offers = self._holding.offers(is_planned=self._parts.gps.newest_plan.is_planned(global_round))
+        self._open(number, everybody, offers, [], evaluate_only=True)
+        await self._holding.written()
+        return await self.server.gather()
+
+    async def _measure_between_rounds(self, number: int) -> None:
+        """Let all devices measure the model after a global round, and note the result. On the virtual clock this takes
+        no time. An LPS that restarts in the next LPS round repeats the measurement, with the same result.
+        """
+        gathered = await self._measured_by_all(number)
+        everybody = self._parts.members.in_global_round(number // self._parts.rounds)
+        self._report = self._parts.notes.of_measurement_between_rounds(self._report, gathered, everybody)
+        self._parts.clock.rounds.take(number)  # these transfers belong to no LPS round
 
     async def _measure(self, number: int) -> pb.ReportHeader:
         """Let the devices measure the final model, inform them that the run is over, and return the complete report. If
@@ -209,10 +238,9 @@ class Session:
         if known is not None:  # saved before a restart; the devices may have ended
             self.server.finish()
             return known
+        gathered = await self._measured_by_all(number)
         everybody = self._parts.members.in_global_round(number // self._parts.rounds)
-        self._open(number, everybody, self._holding.offers(), [], evaluate_only=True)
-        gathered = await self.server.gather()
-        report = self._parts.notes.of_measurement(self._report, gathered)
+        report = self._parts.notes.of_measurement(self._report, gathered, everybody)
         # Devices end when they learn that the run is over. They could not measure again for an LPS without the report.
         await asyncio.to_thread(write_report, path, report)
         self.server.finish()

@@ -47,11 +47,12 @@ def _asked_and_grouped(run: RunRecord) -> bool:
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Return the bytes until the main metric first reached 95 % of its final value. If the metric was not measured in
-    the last global round, return None.
+    """Return the bytes until the main metric first reached 95 % of its final value, without the bytes of measurements
+    between rounds. If the metric was not measured by all devices in the last global round and in an earlier one, return
+    None.
     """
     curve = dict(metric_by_round(run))
-    if not curve or max(curve) != run.summary.rounds:
+    if not curve or max(curve) != run.summary.rounds or (len(curve) == 1 < run.summary.rounds):
         return None
     final, metric = curve[max(curve)], run.headline
     return _bytes_until(run, next(n for n, value in curve.items() if metric.is_reached(value, final, NEARLY)))

@@ -50,6 +50,18 @@ class RunRecord:
         """The main metric, by which devices and runs are compared."""
         return self.summary.headline
 
+    @property
+    def lps_rounds_per_global_round(self) -> int:
+        """The number of LPS rounds in a global round."""
+        return int(self.experiment["training"]["lps_rounds_per_global_round"])
+
+    @property
+    def global_models(self) -> list[RoundRow]:
+        """The rows of rounds.csv about models after global rounds. The other rows are about models between the LPS
+        rounds of a global round, which differ from LPS to LPS.
+        """
+        return [row for row in self.rounds if row.lps_round % self.lps_rounds_per_global_round == 0]
+
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
         """The rows of waits.csv. Without a clock there are no rows. Raises DataError if the file is malformed."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.tables import CLUSTERS_SHOWN, plain_table, traffic_table
-from emulator.console.units import counted, decimal, human_seconds, measured
+from emulator.console.units import NO_VALUE, counted, decimal, human_seconds, measured
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
 from fedstrata.process.owned import Restart
@@ -154,12 +154,18 @@ def progress_line(status: pb.RunStatus) -> str:
     if status.phase == "training":
         parts.append(f"global round {status.global_round}/{status.global_rounds}")
         metric, mean = headline_of(status), mean_of(status)
-        if mean is not None and status.global_round:
-            parts.append(f"mean {metric.name} {measured(mean, metric)}")
+        if mean is not None:
+            parts.append(f"mean {metric.name} {measured(mean, metric)} after {_measured_rounds(status)}")
         parts += _so_far(status)
     if status.reason:
         parts.append(printable(status.reason))
     return ": ".join([parts[0], ", ".join(parts[1:])] if parts[1:] else parts)
+
+
+def _measured_rounds(status: pb.RunStatus) -> str:
+    """Return the global rounds after which the clusters' measured models were their models, such as `round 1`."""
+    rounds = sorted({cluster.measured_round for cluster in status.clusters if _headline(cluster) is not None})
+    return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
 
 
 def _so_far(status: pb.RunStatus) -> list[str]:
@@ -218,7 +224,7 @@ def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
 
 def _cluster_table(status: pb.RunStatus) -> Table:
     metric = headline_of(status)
-    table = plain_table("cluster", numbers=["devices", "LPS round", "loss", metric.name])
+    table = plain_table("cluster", numbers=["devices", "LPS round", "loss", metric.name, "after round"])
     for cluster in status.clusters[:CLUSTERS_SHOWN]:
         table.add_row(
             Text(printable(cluster.home_id)),
@@ -226,6 +232,7 @@ def _cluster_table(status: pb.RunStatus) -> Table:
             str(cluster.lps_round),
             decimal(cluster.loss if cluster.is_evaluated else None),
             measured(_headline(cluster), metric),
+            str(cluster.measured_round) if cluster.is_evaluated else NO_VALUE,
         )
     if len(status.clusters) > CLUSTERS_SHOWN:
         table.add_row(f"and {counted(len(status.clusters) - CLUSTERS_SHOWN, 'cluster')} more")
@@ -262,6 +269,7 @@ def _cluster_fields(cluster: pb.ClusterStatus, metric: Metric) -> dict[str, Any]
         "cluster_id": cluster.home_id,
         "devices": cluster.devices,
         "lps_round": cluster.lps_round,
+        "measured_round": cluster.measured_round if cluster.is_evaluated else None,
         "loss": cluster.loss if cluster.is_evaluated else None,
         metric.name: _headline(cluster),
     }

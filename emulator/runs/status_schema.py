@@ -64,7 +64,13 @@ def _cluster() -> dict[str, Any]:
         "cluster_id": _text("the name of the cluster, or of the LPS if clusters span LPSs"),
         "devices": _count("the number of its devices"),
         "lps_round": _count("the number of finished LPS rounds"),
-        "loss": _amount("the mean loss on held-out examples; null until it is measured"),
+        "measured_round": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "description": "the global round, counted from 1, after which the measured model was the cluster's; null "
+            "until all its devices have measured a model",
+        },
+        "loss": _amount("the mean loss of this model on held-out examples; null until it is measured"),
     }) | {
         "additionalProperties": {
             "type": ["number", "null"],

@@ -244,6 +244,8 @@ class Experiment(Settings):
             del model["weights"]
         if self.training.last_batch == "kept":
             del resolved["training"]["last_batch"]  # so the ids of runs without this key stay the same
+        if self.training.evaluate_all_every is None:
+            del resolved["training"]["evaluate_all_every"]  # for the same reason
         resolved["partition"] = without_path(resolved["partition"])
         updates = self.privacy.updates if self.privacy is not None else None
         sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much

@@ -521,6 +521,10 @@ class TrainingSettings(Settings):
     """
     evaluate_every: int = Field(default=1, ge=1)
     """Number n: devices measure the received model in global rounds 1, n + 1, 2n + 1, …, and always the final model."""
+    evaluate_all_every: int | None = Field(default=None, ge=1)
+    """Number n: all devices, asked or not, measure the models after global rounds n, 2n, …; without this key only the
+    final model.
+    """
     participation: int | float | None = None
     """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without this key
     all.
@@ -577,6 +581,13 @@ class TrainingSettings(Settings):
         if self.last_batch != "dropped":
             return examples
         return min(examples, self.batches(examples) * self.batch_size)
+
+    def is_measured_by_all(self, global_rounds: int) -> bool:
+        """Return whether all devices fetch and measure the model after this many global rounds. For the final model,
+        which all devices measure anyway, the result does not matter.
+        """
+        every = self.evaluate_all_every
+        return every is not None and global_rounds > 0 and global_rounds % every == 0
 
     def steps(self, examples: int) -> int:
         """Return the number of local steps that a device with this many examples takes in an LPS round."""

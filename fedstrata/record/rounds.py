@@ -15,7 +15,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """Hold the result of one LPS round. If no device measured the model, `loss` and all metrics are None."""
+    """Hold the result of one LPS round. If not all devices measured the model, `loss` and all metrics are None."""
 
     global_round: PositiveInt
     """Global round, counted from 1."""
@@ -31,7 +31,8 @@ class RoundRow:
     """
     loss: float | None
     """Mean loss of the model that this round produced, over held-out examples (for a classification, the
-    cross-entropy). Devices measure the model when they receive it for the next round. Empty if no device measured it.
+    cross-entropy). Devices measure the model when they receive it for the next round. Empty unless all devices of the
+    cluster or LPS measured it.
     """
     metrics: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
     """One column for each metric of the task, over the same examples. For a classification, `accuracy` is the share of
@@ -50,6 +51,10 @@ class RoundRow:
     """Lowest value of the task's first metric among the devices that measured the model; empty if no device did."""
     highest: Annotated[float | None, Field(serialization_alias="highest_METRIC")]
     """Highest value of the same metric."""
+    cohort: Annotated[float | None, Field(serialization_alias="cohort_METRIC")] = None
+    """The same metric if only some devices measured the model, because `participation`, a deadline or the schedule left
+    out others. Each row has other devices, so compare no rows.
+    """
 
     @property
     def key(self) -> tuple[int, str]:
@@ -67,12 +72,11 @@ class RoundsTable(Table[RoundRow]):
         """Set the metrics. The first is the main metric (headline)."""
         super().__init__(RoundRow)
         self._ranges = {metric.name: metric.range for metric in metrics}
-        names = {
-            "metrics": tuple(self._ranges),
-            **{end: (f"{end}_{metrics[0].name}",) for end in ("lowest", "highest")},
-        }
+        of_headline = {field: f"{field}_{metrics[0].name}" for field in ("lowest", "highest", "cohort")}
+        names = {"metrics": tuple(self._ranges), **{field: (column,) for field, column in of_headline.items()}}
         self._columns_of = {field: names.get(field, (field,)) for field in self.columns}
-        self._ranges |= {f"{end}_{metrics[0].name}": metrics[0].range for end in ("lowest", "highest")}
+        self._ranges |= dict.fromkeys(of_headline.values(), metrics[0].range)
+        self.later = frozenset({of_headline["cohort"]})
         self.columns = tuple(column for columns in self._columns_of.values() for column in columns)
 
     @property
@@ -104,17 +108,19 @@ def _check_in_range(cell: str | None, least: float, most: float, said: str) -> N
 
 
 def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
-    """Return the mean loss (as `loss`) and the metrics of an LPS round's model, over held-out examples. If no device
-    has measured the model, return None.
+    """Return the mean loss (as `loss`) and the metrics of an LPS round's model, over held-out examples. If not all
+    devices have measured the model, return None.
     """
-    if not row.evaluated_examples:
+    if not row.evaluated_examples or row.is_of_cohort:
         return None
     return {"loss": row.loss_sum / row.evaluated_examples, **measured(task, row.sums, row.evaluated_examples)}
 
 
 def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
     """Return the row of rounds.csv for an LPS's report of a round."""
-    found = metrics_of(row, task) or {}
+    found, of_all = metrics_of(row, task) or {}, not row.is_of_cohort
+    examples = row.evaluated_examples
+    cohort = None if of_all or not examples else measured(task, row.sums, examples)[task.headline.name]
     return RoundRow(
         global_round=row.global_round + 1,
         lps_round=row.lps_round + 1,
@@ -126,8 +132,9 @@ def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
         seconds=row.seconds,
         bytes_up=row.bytes_up,
         bytes_down=row.bytes_down,
-        lowest=row.lowest if row.HasField("lowest") else None,
-        highest=row.highest if row.HasField("highest") else None,
+        lowest=row.lowest if of_all and row.HasField("lowest") else None,
+        highest=row.highest if of_all and row.HasField("highest") else None,
+        cohort=cohort,
     )
 
 

@@ -190,7 +190,7 @@ class Summary:
     """Bytes by link, then by kind of call, as counted by the parents."""
     training_bytes: LinkBytes | None = None
     """The part of `bytes` on the link device-lps up to the end of the last LPS round: the sum of `rounds.csv`. The rest
-    sends the final models to all devices, which only measure them. `virtual.seconds` leaves it out, too.
+    sends models to all devices, which only measure them. `virtual.seconds` leaves it out, too.
     """
     repeated_bytes: LinkBytes | None = None
     """The part of `bytes` on the link device-gps that repeats earlier messages, because a process was restarted. The

@@ -32,6 +32,7 @@ class Table(Generic[R]):
     def __init__(self, row: type[R]) -> None:
         """Set the class of the rows. It is a dataclass of pydantic, which checks the values of a row."""
         self.columns = tuple(field.name for field in fields(row))
+        self.later: frozenset[str] = frozenset()  # columns that files of earlier releases lack
         self._row = row
         self._adapter = TypeAdapter(row)
 
@@ -60,7 +61,7 @@ class Table(Generic[R]):
         if not table:
             raise DataError(f"{path} is empty; it must have at least a header row")
         header = table[0]
-        missing = [name for name in self.columns if name not in header]
+        missing = [name for name in self.columns if name not in header and name not in self.later]
         if missing:
             raise DataError(f"{path} has no column {missing[0]!r}")
         return tuple(self._parsed(header, row, f"{path} row {line}") for line, row in enumerate(table[1:], start=2))
@@ -76,7 +77,7 @@ class Table(Generic[R]):
         """Return the cells of a row by column. An empty cell becomes None."""
         if len(row) != len(header):
             raise DataError(f"{where}: {len(row)} fields, but the header has {len(header)}")
-        return {name: cell or None for name, cell in zip(header, row, strict=True)}
+        return dict.fromkeys(self.later) | {name: cell or None for name, cell in zip(header, row, strict=True)}
 
 
 @checked_dataclass(frozen=True, kw_only=True)

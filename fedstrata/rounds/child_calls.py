@@ -174,11 +174,12 @@ class ChildCalls:
         return pb.LocateUpdateResponse(run_id=self.terms.run_id, offset=offset, current_round=number)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
-        """Take a child's measurement of the final model. A repeated call changes nothing.
+        """Take a child's measurement of a model that all children measure. If the measurement was taken before, or
+        comes too late, ignore it.
 
         Raises:
             PayloadError: the measurement is impossible. The child is refused.
-            NotReadyError: the parent does not offer the final model yet, for instance after a restart. The child has to
+            NotReadyError: the parent does not offer this model yet, for instance after a restart. The child has to
                 fetch the model of the open round.
         """
         check_run(self.terms.run_id, run_id)
@@ -187,8 +188,10 @@ class ChildCalls:
             if self._finished is not None:
                 return  # the measurement has been taken already, or the run is over
             opened = self._round
-            if opened is None or not opened.evaluate_only:
-                raise NotReadyError("the final model is not offered yet; try again, or fetch the open round's model")
+            if opened is None or opened.number < evaluation.round:
+                raise NotReadyError("this model is not offered yet; try again, or fetch the open round's model")
+            if not opened.evaluate_only or opened.number > evaluation.round:
+                return  # the measurement has been taken already, or its deadline has passed
             opened.intake.limits.check_measured([evaluation])
             opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 

@@ -197,7 +197,7 @@ class OpenRound:
         return offset
 
     def _is_sent(self, request: pb.FetchModelRequest) -> bool:
-        return self.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+        return not self.evaluate_only and self.is_base_of(request.child_id, request.sent_round, request.sent_digest)
 
     # --- what children send -------------------------------------------------------------------
 

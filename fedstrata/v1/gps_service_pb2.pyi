@@ -288,20 +288,22 @@ class Metric(_message.Message):
     def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., is_percent: _Optional[bool] = ..., higher_is_better: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("home_id", "devices", "lps_round", "loss", "headline", "is_evaluated")
+    __slots__ = ("home_id", "devices", "lps_round", "loss", "headline", "is_evaluated", "measured_round")
     HOME_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     HEADLINE_FIELD_NUMBER: _ClassVar[int]
     IS_EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_ROUND_FIELD_NUMBER: _ClassVar[int]
     home_id: str
     devices: int
     lps_round: int
     loss: float
     headline: float
     is_evaluated: bool
-    def __init__(self, home_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., headline: _Optional[float] = ..., is_evaluated: _Optional[bool] = ...) -> None: ...
+    measured_round: int
+    def __init__(self, home_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., headline: _Optional[float] = ..., is_evaluated: _Optional[bool] = ..., measured_round: _Optional[int] = ...) -> None: ...
 
 class StateCount(_message.Message):
     __slots__ = ("state", "devices")

@@ -311,7 +311,7 @@ class Evaluation(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "sums", "evaluated_examples", "lowest", "highest", "received_loss_sum", "received_sums", "received_examples", "times")
+    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "sums", "evaluated_examples", "lowest", "highest", "received_loss_sum", "received_sums", "received_examples", "times", "is_of_cohort")
     HOME_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +330,7 @@ class LpsRound(_message.Message):
     RECEIVED_SUMS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    IS_OF_COHORT_FIELD_NUMBER: _ClassVar[int]
     home_id: str
     global_round: int
     lps_round: int
@@ -348,7 +349,8 @@ class LpsRound(_message.Message):
     received_sums: _containers.RepeatedScalarFieldContainer[float]
     received_examples: int
     times: RoundTimes
-    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., evaluated_examples: _Optional[int] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
+    is_of_cohort: bool
+    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., evaluated_examples: _Optional[int] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ..., is_of_cohort: _Optional[bool] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
     __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late")

@@ -2,9 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sized
+from collections.abc import AsyncIterator, Callable, Mapping, Sized
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
 from fedstrata.experiment import Experiment
@@ -16,7 +17,7 @@ from fedstrata.rounds.reported import HeldOut, check_evaluation, check_link_byte
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside
-from fedstrata.tasks import Task, make_task
+from fedstrata.tasks import make_task
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -31,6 +32,13 @@ MOST_COUNTS = 64  # byte counts in a report: one per link, direction, kind and e
 MOST_CARRIED = 5  # transfers per device and LPS round: model, answer, go-on message, update, computing
 MOST_EXCLUSIONS = 4  # exclusions per device and LPS round; rounds may have been repeated
 STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # stages in which an LPS excludes devices
+
+
+class Measured(NamedTuple):
+    """Hold a measurement of a cluster's model by all its devices."""
+
+    global_round: int  # after which the cluster had this model, counted from 1
+    values: Mapping[str, float | None]  # the loss and the metrics
 
 
 class Reports:
@@ -62,10 +70,10 @@ class Reports:
         self._under_way = 0
         self._changes = Changes()
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
-        self.latest_measured: dict[str, dict[str, float | None]] = {}  # by cluster: loss and metrics
+        self.latest_measured: dict[str, Measured] = {}  # by cluster
         self._exclude = exclude
         clear_asides(models)
-        for row in _rows_before_restart(journal.rounds, self._task):
+        for row in _rows_before_restart(journal.rounds, self._measured):
             self._show(row)
 
     # --- calls under way ------------------------------------------------------------------------
@@ -111,9 +119,16 @@ class Reports:
 
     def _show(self, row: rounds_pb2.LpsRound) -> None:
         self.latest_rounds[row.home_id] = row
-        if (measured := metrics_of(row, self._task)) is not None:
-            self.latest_measured[row.home_id] = measured
+        if (measured := self._measured(row)) is not None:
+            self.latest_measured[row.home_id] = Measured(row.global_round + 1, measured)
             self._metrics.evaluated(row.home_id, self._gauges, measured)
+
+    def _measured(self, row: rounds_pb2.LpsRound) -> dict[str, float | None] | None:
+        """Return the loss and the metrics of the model after a global round, if all devices have measured it.
+        Otherwise, and for a model between two LPS rounds of a global round, return None.
+        """
+        ends_global_round = (row.lps_round + 1) % self._rounds_per_global == 0
+        return metrics_of(row, self._task) if ends_global_round else None
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Check the content of an LPS's report. If it is impossible, raise UnknownChildError or PayloadError."""
@@ -235,14 +250,18 @@ class Reports:
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
 
 
-def _rows_before_restart(table: RoundTable, task: Task) -> list[rounds_pb2.LpsRound]:
-    """Return the newest row with a measurement of each cluster, and then the newest row of each cluster."""
+def _rows_before_restart(
+    table: RoundTable, measured_in: Callable[[rounds_pb2.LpsRound], object | None]
+) -> list[rounds_pb2.LpsRound]:
+    """Return the newest row with a measurement of each cluster, and then the newest row of each cluster. `measured_in`
+    returns a row's measurement, or None.
+    """
     newest: dict[str, rounds_pb2.LpsRound] = {}
     measured: dict[str, rounds_pb2.LpsRound] = {}
     rows = table.rows(key for key in reversed(table.keys()) if key[0] not in measured)  # each is read when needed
     for row in map(rounds_pb2.LpsRound.FromString, rows):
         newest.setdefault(row.home_id, row)
-        if metrics_of(row, task) is not None:
+        if measured_in(row) is not None:
             measured[row.home_id] = row
     return [*measured.values(), *newest.values()]
 

@@ -25,6 +25,7 @@ SECTIONS = {
         "groups-and-training",
         "kinds-of-tensors",
         "own-files",
+        "measured-by-all",
     ),
     "Calls, recovery, clocks and links": (
         "pull-protocol",

@@ -46,6 +46,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
     return {
         "parts": {
             "experiment": record.experiment_yaml,
+            "lps_rounds_per_global_round": record.lps_rounds_per_global_round,
             **{f"summary/{name}": value for name, value in record.summary.document().items()},
             "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
             if relevance is not None

@@ -94,7 +94,7 @@ def metric_over_time(record: RunRecord) -> list[tuple[float, float]]:
     }
     measured = sorted(
         (ready[row.lps_id, row.lps_round], row.lps_id, value)
-        for row in record.rounds
+        for row in record.global_models
         if (value := row.metrics[record.headline.name]) is not None and (row.lps_id, row.lps_round) in ready
     )
     latest: dict[str, float] = {}

@@ -6,19 +6,28 @@
   const MOST_BARS = 40;
   const MOST_BANDS = 4; // of devices' spread behind lines; more would hide each other
 
-  /** Headline metric or loss of each cluster's model over LPS rounds: lines with names, or of many their spread and median. */
-  function curve(view, look, width, { key, title, scale = 1, low, high }) {
-    const rows = view.rounds.filter((row) => isNumber(row[key])).map((row) => ({
+  /** Headline metric or loss of each cluster's model after global rounds: lines with names, or of many their spread and
+   * median. Other measurements are open marks without a line: of models between LPS rounds, and by a cohort alone. */
+  function curve(view, look, width, { key, title, scale = 1, low, high, cohort }) {
+    const rows = view.rounds.filter((row) => row.isGlobal && isNumber(row[key])).map((row) => ({
       ...row, value: scale * row[key], low: isNumber(row[low]) ? scale * row[low] : null, high: scale * row[high],
     }));
-    if (!rows.length) return null;
+    const apart = view.rounds.flatMap((row) => [
+      ...(!row.isGlobal && isNumber(row[key]) ? [{ ...row, value: scale * row[key], low: null, symbol: "circle", said: ", before the global round's end" }] : []),
+      ...(isNumber(row[cohort]) ? [{ ...row, value: scale * row[cohort], low: null, symbol: "times", said: ", measured by a cohort alone" }] : []),
+    ]);
+    if (!rows.length && !apart.length) return null;
     const names = Object.keys(view.byLps).filter((name) => rows.some((row) => row.lps_id === name));
-    const marks = names.length <= COUNT ? namedLines(rows, names, look) : spreadLines(rows);
+    const lines = !rows.length ? [] : names.length <= COUNT ? namedLines(rows, names, look) : spreadLines(rows);
+    const marks = [
+      Plot.dot(apart, { x: "n", y: "value", stroke: (row) => look.cluster(row.lps_id), symbol: "symbol", r: 2.5, strokeOpacity: 0.6 }),
+      ...lines, tip([...rows, ...apart]),
+    ];
     const last = d3.max(view.rounds, (row) => row.n);
     const options = {
       width, height: Math.min(320, 160 + width / 5), marginRight: names.length <= COUNT ? 74 : 60, marginLeft: 52, marginTop: 24, insetTop: 12,
       x: { label: "LPS round", domain: [0.5, Math.max(1.5, last + 0.5)], ticks: ticksOf(last), tickFormat: "d" },
-      y: { label: title, labelAnchor: "center", labelArrow: "none", grid: true, nice: true, domain: heightsOf(rows, names.length <= MOST_BANDS) },
+      y: { label: title, labelAnchor: "center", labelArrow: "none", grid: true, nice: true, domain: heightsOf([...rows, ...apart], names.length <= MOST_BANDS) },
       marks: [...roundBands(view.rounds), ...marks],
     };
     const ends = names.length <= COUNT ? endsInWords(rows, names) : `${names.length} clusters`;
@@ -70,7 +79,6 @@
         x: () => d3.max(rows, (row) => row.n), y: (_, i) => heights[i], text: (name) => shorten(name, 10),
         textAnchor: "start", dx: 9, fontWeight: 600,
       }),
-      tip(rows),
     ];
   }
 
@@ -85,7 +93,6 @@
       band("low", "high", 0.14), band("q1", "q3", 0.3),
       Plot.line(bands, { x: "n", y: "median", stroke: "var(--ink)", strokeWidth: 2 }),
       Plot.text(bands.slice(-1), { x: "n", y: "median", text: () => "median", textAnchor: "start", dx: 8, fontWeight: 600 }),
-      tip(rows),
     ];
   }
 
@@ -93,7 +100,7 @@
 
   const tip = (rows) => Plot.tip(rows, Plot.pointer({
     x: "n", y: "value", fill: "var(--card)", stroke: "var(--line)",
-    title: (row) => `${row.lps_id}, LPS round ${row.n}\n${row.value.toFixed(3)}${spreadOf(row)}`,
+    title: (row) => `${row.lps_id}, LPS round ${row.n}${row.said ?? ""}\n${row.value.toFixed(3)}${spreadOf(row)}`,
   }));
 
   /** Every second global round as a band, where there are few enough to see. */

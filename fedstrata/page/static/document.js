@@ -5,7 +5,7 @@
   const LINKS = ["device-gps", "device-lps", "lps-gps"];
   const COLUMNS = [
     "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "metric", "seconds", "bytes_up",
-    "bytes_down", "lowest", "highest",
+    "bytes_down", "lowest", "highest", "cohort",
   ];
   const STATES = { a: "absent", e: "enrolled", w: "answered", g: "assigned", r: "refused" };
   const RATE_S = 10; // over how long a link's rate is taken
@@ -62,7 +62,7 @@
         isOver: !live || live.has_record,
         spans: Boolean(summary.homes),
         devices: devicesOf(summary, live, clusters, byLps),
-        rounds: roundsOf([...this.rounds.values()]),
+        rounds: roundsOf([...this.rounds.values()], this.parts.lps_rounds_per_global_round ?? 1),
         links: LINKS.map((name) => ({ name, up: 0, down: 0, ...summary.bytes?.[name] })),
         rate: (link, direction) => (live && !live.has_record ? this.rate(link, direction) : null),
         relevance: this.parts.relevance ?? null,
@@ -99,9 +99,10 @@
     }));
   }
 
-  /** Rows in the order of rounds, each with its number `n` over the run. */
-  function roundsOf(rows) {
-    return rows.map((row) => ({ ...row, n: row.lps_round })).sort((a, b) => a.n - b.n);
+  /** Rows in the order of rounds, each with its number `n` over the run, and whether its model is of a global round's end. */
+  function roundsOf(rows, perGlobal) {
+    const numbered = rows.map((row) => ({ ...row, n: row.lps_round, isGlobal: row.lps_round % perGlobal === 0 }));
+    return numbered.sort((a, b) => a.n - b.n);
   }
 
   /** What has happened to devices, clusters and plans, in the order of when. */

@@ -66,6 +66,7 @@
 
   const metric = (view) => ({
     key: "metric", title: view.metric.inUnit(view.metric.label), scale: view.metric.scale, low: "lowest", high: "highest",
+    cohort: "cohort",
   });
   const loss = { key: "loss", title: "Loss" };
   const SECTIONS = [
@@ -96,9 +97,12 @@
 
   function notMeasured(view) {
     if (!view.rounds.length) return view.isOver ? "No LPS round was completed." : "";
-    return view.rounds.some((row) => fedstrata.isNumber(row.metric))
-      ? `Of the model that each LPS round produced; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
-      : "Not measured.";
+    const has = (isIn) => view.rounds.some(isIn);
+    const isCohorts = has((row) => fedstrata.isNumber(row.cohort));
+    if (!isCohorts && !has((row) => fedstrata.isNumber(row.metric))) return "Not measured.";
+    const between = has((row) => !row.isGlobal) ? " Circles: models between the LPS rounds of a global round." : "";
+    const cohorts = isCohorts ? " Crosses: measured only by devices of the next round, other devices each time." : "";
+    return `By all devices, after global rounds G1, G2, ….${between}${cohorts}${view.spans ? " By LPS, since clusters span them." : ""}`;
   }
 
   function spreadSaid(view) {

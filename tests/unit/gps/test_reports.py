@@ -118,8 +118,8 @@ def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: 
     assert setting.excluded == ["lps-1"]
 
 
-def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(setting: Setting) -> None:
-    for lps_round, examples in ((0, 0), (1, 10), (2, 0), (3, 10), (4, 0)):
+def test_the_last_global_model_that_all_have_measured_is_known_after_other_measurements(setting: Setting) -> None:
+    for lps_round, examples in ((0, 10), (1, 10), (2, 0), (3, 10), (4, 5), (5, 10)):
         row = rounds_pb2.LpsRound(
             home_id="lps-0",
             global_round=lps_round // 2,
@@ -127,12 +127,13 @@ def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(set
             loss_sum=25 if examples else 0,
             sums=[4] if examples else [],
             evaluated_examples=examples,
+            is_of_cohort=lps_round == 5,
         )
         setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
     setting.restart()
-    assert setting.reports.latest_rounds["lps-0"].lps_round == 4
-    assert setting.reports.latest_measured["lps-0"] == {"loss": 2.5, "accuracy": 0.4}
+    assert setting.reports.latest_rounds["lps-0"].lps_round == 5
+    assert setting.reports.latest_measured["lps-0"] == (2, {"loss": 2.5, "accuracy": 0.4})  # of LPS round 4, from 1
 
 
 def test_an_lps_that_serves_two_clusters_counts_its_bytes_once(setting: Setting) -> None:

@@ -17,12 +17,21 @@ def measured(device: str, correct: int, examples: int, of_round: int = 1) -> pb.
 
 def test_a_row_has_the_least_and_the_most_accurate_device() -> None:
     report = gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(lps_round=0), pb.LpsRound(lps_round=1)])
-    add_evaluations(report, [measured("a", 5, 10), measured("b", 9, 10)], CLASSIFICATION)
-    add_evaluations(report, [measured("c", 1, 5), measured("d", 0, 0), measured("e", 1, 1, of_round=9)], CLASSIFICATION)
+    found = [measured("a", 5, 10), measured("b", 9, 10), measured("c", 1, 5), measured("d", 0, 0)]
+    add_evaluations(report, [*found, measured("e", 1, 1, of_round=9)], CLASSIFICATION, {"a", "b", "c", "d"})
     row, unmeasured = report.lps_rounds
+    assert not row.is_of_cohort and not unmeasured.is_of_cohort
     assert (row.sums, row.evaluated_examples, row.loss_sum) == ([15], 25, 8.0)
     assert (row.lowest, row.highest) == (0.2, 0.9)
     assert not unmeasured.HasField("lowest") and not unmeasured.HasField("highest")
+
+
+def test_a_row_that_lacks_a_device_is_of_a_cohort_and_one_that_all_have_measured_stays_as_it_is() -> None:
+    report = gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(lps_round=0), pb.LpsRound(lps_round=1)])
+    add_evaluations(report, [measured("a", 5, 10)], CLASSIFICATION, {"a", "b"})
+    add_evaluations(report, [measured("b", 1, 4, 2), measured("a", 2, 4, 2)], CLASSIFICATION, {"a", "b"})
+    add_evaluations(report, [measured("b", 1, 4, 2)], CLASSIFICATION, {"a", "b"})  # of the next round's cohort
+    assert [(row.sums, row.is_of_cohort) for row in report.lps_rounds] == [([5], True), ([3], False)]
 
 
 def notes_in(folder: Path) -> Notes:

@@ -310,7 +310,8 @@ async def test_devices_of_which_no_report_is_here_have_no_bytes_from_before_and_
     streams = ReceivedStreams(cast(Any, parts))
     number, begun = await streams.begin()
     gathered = RoundResult(children=0, num_examples=0, train_loss=0.0, missing=(), evaluations=())
-    assert notes.of_round(begun, number, 2, gathered, 1.0).lps_rounds[0].bytes_up == 0
+    noted = notes.of_round(begun, number, gathered, global_round=2, seconds=1.0, everybody=())
+    assert noted.lps_rounds[0].bytes_up == 0
     parts.clock.kept_here = "the times of clock: virtual"
     for step in (streams.begin(), streams.go_back(received)):
         with pytest.raises(StateError, match="no report of lps-1 at the start of global round 3, and only this report"):

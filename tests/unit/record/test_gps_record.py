@@ -213,9 +213,18 @@ def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunR
     rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(ROWS, CLASSIFICATION)))))
     assert tuple(rows[0]) == RoundsTable(CLASSIFICATION.metrics).columns
     assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
-    assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000"]
+    assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000", ""]
     assert list(rows[1].values())[:3] == ["1", "2", "lps-0"]
     assert {rows[1][name] for name in ("loss", "accuracy", "lowest_accuracy", "highest_accuracy")} == {""}
+
+
+def test_a_model_that_only_some_devices_measured_has_its_value_under_a_name_of_its_own() -> None:
+    row = rounds_pb2.LpsRound(
+        home_id="lps-0", evaluated_examples=4, loss_sum=8, sums=[1], lowest=0, highest=0.5, is_of_cohort=True
+    )
+    (written,) = csv.DictReader(io.StringIO("".join(rounds_csv([row], CLASSIFICATION))))
+    assert {written[name] for name in ("loss", "accuracy", "lowest_accuracy", "highest_accuracy")} == {""}
+    assert written["cohort_accuracy"] == "0.250000"
 
 
 def test_a_small_loss_keeps_six_digits() -> None:

@@ -124,6 +124,11 @@ def test_a_run_whose_last_round_was_not_measured_is_never_nearly_final(tmp_path:
     assert bytes_until_nearly_final(run(tmp_path, rounds(((0.2, 0.4), (0.8, ""))))) is None
 
 
+def test_a_run_whose_last_round_alone_was_measured_is_never_nearly_final(tmp_path: Path) -> None:
+    assert bytes_until_nearly_final(run(tmp_path / "two", rounds((("", ""), (0.7, 0.8))))) is None
+    assert bytes_until_nearly_final(run(tmp_path / "one", rounds(((0.7, 0.8),)))) == BEFORE + ROUND
+
+
 def test_rounds_that_were_not_measured_are_passed_over(tmp_path: Path) -> None:
     sparse = rounds((("", ""), ("", ""), (0.7, 0.7), (0.7, 0.7)))
     assert bytes_until_nearly_final(run(tmp_path, sparse)) == BEFORE + 3 * ROUND
@@ -193,7 +198,7 @@ def test_a_run_of_another_task_has_nothing_that_is_compared_by_accuracy(tmp_path
 
 def errors_of(folder: Path, errors: tuple[float, ...]) -> RunRecord:
     """A run of a regression with one cluster, whose RMSE over the global rounds is given."""
-    rows = [(n + 1, n + 1, "lps-0", 5, 100, 1.0, error, 0.5, 25, 25, 1.0, 9.0) for n, error in enumerate(errors)]
+    rows = [(n + 1, n + 1, "lps-0", 5, 100, 1.0, error, 0.5, 25, 25, 1.0, 9.0, "") for n, error in enumerate(errors)]
     metric = {"name": "rmse", "title": "RMSE", "unit": "plain", "higher_is_better": False}
     written = write_record(
         folder / "run", clusters={"lps-0": list(IDS)}, rounds=(), metrics=[metric],

@@ -276,7 +276,7 @@ async def test_measurements_of_others_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_measurement_sent_again_after_a_restart_stops_no_device(tmp_path: Path) -> None:
-    measured = pb.Evaluation(device_id="a", sums=[1], num_examples=2)
+    measured = pb.Evaluation(device_id="a", round=1, sums=[1], num_examples=2)
     restarted, _ = server_of(tmp_path, children={"a": 2})  # an earlier round is open again
     with pytest.raises(NotReadyError):
         restarted.evaluate(RUN_ID, measured)
@@ -292,11 +292,34 @@ async def test_a_child_with_an_impossible_measurement_of_the_final_model_is_not_
     intake, model = Intake(children=["a", "b"], wait=server.terms.wait), server.opened().offer_to("a").model
     server.open(OpenRound(offers={0: Offer(model)}, number=1, global_round=1, intake=intake, evaluate_only=True))
     with pytest.raises(PayloadError, match="training has diverged"):
-        server.evaluate(RUN_ID, pb.Evaluation(device_id="a", loss_sum=math.nan, num_examples=2))
-    server.evaluate(RUN_ID, pb.Evaluation(device_id="b", num_examples=2))
+        server.evaluate(RUN_ID, pb.Evaluation(device_id="a", round=1, loss_sum=math.nan, num_examples=2))
+    server.evaluate(RUN_ID, pb.Evaluation(device_id="b", round=1, num_examples=2))
     async with asyncio.timeout(60):
         assert (await server.gather()).missing == ("a",)
     assert "diverged" in server.refused.reasons["a"]
+
+
+async def test_a_child_measures_a_model_between_rounds_although_it_has_sent_its_update_and_then_trains(
+    tmp_path: Path,
+) -> None:
+    server, _ = server_of(tmp_path, children={"a": 2})
+    model = server.opened().offer_to("a").model
+    for evaluate_only in (True, False):  # after a restart, a child may have the next round's update already
+        intake = Intake(children=["a"], wait=server.terms.wait)
+        opened = OpenRound(
+            offers={0: Offer(model)}, number=1, global_round=1, intake=intake, evaluate_only=evaluate_only
+        )
+        server.open(opened)
+        reply = await said(server, "a", sent_round=1)
+        assert reply.WhichOneof("part") == ("header" if evaluate_only else "send_again")
+        for of_round in (0, 1, 1):  # an earlier model's measurement that comes late, this model's, the same again
+            server.evaluate(RUN_ID, pb.Evaluation(device_id="a", round=of_round, num_examples=of_round))
+            assert intake.is_complete == (evaluate_only and of_round == 1)
+        if evaluate_only:
+            result = await server.gather()
+            assert [(each.device_id, each.round) for each in result.evaluations] == [("a", 1)]
+    with pytest.raises(NotReadyError):
+        server.evaluate(RUN_ID, pb.Evaluation(device_id="a", round=2))
 
 
 async def test_a_finished_run_is_told_to_whoever_asks(tmp_path: Path) -> None:

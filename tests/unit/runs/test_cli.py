@@ -262,7 +262,9 @@ def status() -> pb.RunStatus:
         rounds_pb2.LinkBytes(link="lps-gps", direction="down", kind="shared", end="parent", bytes=7),
     ]
     clusters = [
-        pb.ClusterStatus(home_id="lps-0", devices=3, lps_round=4, loss=0.5, headline=0.75, is_evaluated=True),
+        pb.ClusterStatus(
+            home_id="lps-0", devices=3, lps_round=4, loss=0.5, headline=0.75, is_evaluated=True, measured_round=1
+        ),
         pb.ClusterStatus(home_id="lps-1", devices=1, lps_round=4, loss=float("nan"), headline=float("nan")),
     ]
     return pb.RunStatus(
@@ -278,7 +280,7 @@ def test_bytes_are_those_that_parents_counted() -> None:
 
 
 def test_a_status_in_one_line_names_round_and_accuracy_of_what_was_measured() -> None:
-    assert progress_line(status()) == "training: global round 2/8, mean accuracy 75.0\u00a0%"
+    assert progress_line(status()) == "training: global round 2/8, mean accuracy 75.0\u00a0% after round 1"
 
 
 def test_a_drawn_status_shows_clusters_bytes_and_restarts() -> None:

@@ -74,7 +74,9 @@ def test_a_log_says_once_that_somebody_is_waited_for_and_again_when_that_is_some
 WHOLE = pb.RunStatus(
     run_id="lab-1", phase="training", global_round=1, global_rounds=4, seconds=90.0, lps_wanted=2,
     clusters=[
-        pb.ClusterStatus(home_id="lps-0", devices=2, lps_round=3, loss=0.5, headline=0.75, is_evaluated=True),
+        pb.ClusterStatus(
+            home_id="lps-0", devices=2, lps_round=3, loss=0.5, headline=0.75, is_evaluated=True, measured_round=1
+        ),
         pb.ClusterStatus(home_id="lps-1", devices=1),
     ],
     link_bytes=[rounds_pb2.LinkBytes(link="device-lps", direction="up", kind="update", end="parent", bytes=9)],

@@ -70,8 +70,8 @@ def forget_changed() -> None:
     if not elsewhere and all(path.is_file() and path.read_bytes() == text for path, text in _imported.items()):
         return
     sys.path[:] = [place for place in sys.path if place not in elsewhere]
+    _folders[:] = [folder for folder in _folders if folder not in elsewhere]
     _forget(_imported)
-    _folders.clear()
     _imported.clear()
 
 

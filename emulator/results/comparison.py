@@ -159,7 +159,7 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
         for key, value in _settings_of(run).items():
             if key != "name" and key.partition(".")[0] != "method":
                 found.setdefault(key, {}).setdefault(value, []).append(run)
-    found = {key: values for key, values in found.items() if not key.startswith("code.") or len(values) > 1}
+    found = {key: values for key, values in found.items() if not key.startswith("files.") or len(values) > 1}
     return {key: values for key, values in sorted(found.items()) if list(values.values()) != [list(runs)]}
 
 

@@ -13,7 +13,7 @@ from fedstrata.experiment_file import load_experiment
 from fedstrata.process.private_files import make_private
 from fedstrata.record.summary import read_summary
 from fedstrata.store import claimed
-from fedstrata.store.own_code import check_code
+from fedstrata.store.own_code import check_files
 
 
 def check_current_folder() -> None:
@@ -114,7 +114,7 @@ def resume_folder(folder: Path) -> Experiment:
     try:
         experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])
         _check_unaltered(folder, experiment)
-        check_code(experiment)
+        check_files(experiment)
         summary = folder / "state" / "gps" / experiment.run_id / "record" / "summary.json"
         if summary.exists() and not _is_completed(summary):
             summary.unlink()

@@ -310,5 +310,5 @@ def _name(run: SweepRun, kind: str) -> str:
     experiment without its own code, because some machines lack files of it. So runs of different experiments never have
     the same name. `state_of` compares the code.
     """
-    experiment = run.experiment.model_copy(update={"code": {}})
+    experiment = run.experiment.model_copy(update={"files": {}})
     return f"{run.path.as_posix()}/{experiment.digest[:12]}.{kind}"

@@ -285,8 +285,8 @@ def _experiments(base: dict[str, Any], own: Overrides, seeds: Sequence[int], whe
     try:
         document = overridden(base, [override_of(key, value) for key, value in own.items()])
         found = [checked(document, Path(where).parent, seed) for seed in seeds]
-        code = with_digests(found[0]).code
-        return [each.model_copy(update={"code": code}) for each in found]
+        files = with_digests(found[0]).files
+        return [each.model_copy(update={"files": files}) for each in found]
     except ExperimentError as error:
         raise type(error)(f"{where}: {str(error).removeprefix('--set ')}") from None
 

@@ -102,13 +102,14 @@ class Experiment(Settings):
     """Devices that join after the other devices have been grouped."""
     faults: tuple[Fault, ...] = ()
     """Failures that the run causes on purpose; they do not change the run's id."""
-    code: dict[str, Sha256] = Field(default_factory=dict)
-    """SHA-256 of each file of own code, which commands add; no process uses a file that has changed since then."""
+    files: dict[str, Sha256] = Field(default_factory=dict)
+    """SHA-256 of each file of own code and own data, which commands add; a file that has changed since then is refused.
+    """
 
     @model_serializer(mode="wrap")
-    def _without_empty_code(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_empty_files(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = serialise(self)
-        return found if self.code else {key: value for key, value in found.items() if key != "code"}
+        return found if self.files else {key: value for key, value in found.items() if key != "files"}
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:

@@ -33,7 +33,7 @@ def sha256_of(path: Path, key: str) -> str:
         raise ExperimentError(f"{key}: cannot read {path}: {error.strerror}; put the file there") from None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1024)
 def _digest(path: Path, _size: int, _changed_ns: int) -> str:
     return file_sha256(path)
 

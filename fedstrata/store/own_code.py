@@ -1,29 +1,31 @@
-"""The user's own code in an experiment: the SHA-256 of each file, which is part of the run's id.
+"""The user's own code and data in an experiment: the SHA-256 of each file, which is part of the run's id.
 
 A command adds the digests of the files on its machine. Each process then checks the files that it has.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment
+from fedstrata.experiment import Experiment, LocalPartition
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.own_files import own_files
+from fedstrata.store.named_files import sha256_of
 
 SECTIONS = ("data", "model", "architectures", "task", "method")
 
 
 def with_digests(experiment: Experiment) -> Experiment:
-    """Return the experiment with the digest of each file of own code that is on this machine. If the experiment has
-    digests already, check them. Raises the errors of `check_code`.
+    """Return the experiment with the digest of each file of own code and own data that is on this machine. If the
+    experiment has digests already, check them. Raises the errors of `check_files`.
     """
-    if experiment.code:
-        check_code(experiment)
+    if experiment.files:
+        check_files(experiment)
         return experiment
-    return experiment.model_copy(update={"code": {key: _sha256(path) for key, path in _files(experiment).items()}})
+    found = {**_code(experiment, SECTIONS), **_data(experiment)}
+    return experiment.model_copy(update={"files": {key: _sha256(path) for key, path in found.items()}})
 
 
 def check_code(experiment: Experiment, sections: Iterable[str] = SECTIONS) -> None:
@@ -33,10 +35,20 @@ def check_code(experiment: Experiment, sections: Iterable[str] = SECTIONS) -> No
         ExperimentError: a file has changed since the run began.
         PluginError: another module hides an own file.
     """
-    if not experiment.code:  # no own code, or the run began without a command
-        return
-    for key, path in _files(experiment, sections).items():
-        wanted, found = experiment.code.get(key), _sha256(path)
+    if experiment.files:  # otherwise there are no own files, or the run began without a command
+        _check(experiment, _code(experiment, sections))
+
+
+def check_files(experiment: Experiment) -> None:
+    """Check the files of own code and of own data on this machine. Raises the errors of `check_code`."""
+    check_code(experiment)
+    if experiment.files:
+        _check(experiment, _data(experiment))
+
+
+def _check(experiment: Experiment, files: Mapping[str, Path]) -> None:
+    for key, path in files.items():
+        wanted, found = experiment.files.get(key), _sha256(path)
         if wanted not in {None, found}:
             raise ExperimentError(
                 f"{path} has changed since the run began: its SHA-256 begins with {found[:12]}, and the run's with "
@@ -45,19 +57,36 @@ def check_code(experiment: Experiment, sections: Iterable[str] = SECTIONS) -> No
 
 
 def changed_code(before: Experiment, now: Experiment) -> list[str] | None:
-    """Return the files of own code that differ between two experiments. If anything else differs, return None. A file
+    """Return the own files that differ between two experiments. If anything else differs, return None. A file
     that is not on this machine does not differ.
     """
-    same = {**before.code, **now.code}
-    if before.model_copy(update={"code": same}).digest != now.model_copy(update={"code": same}).digest:
+    same = {**before.files, **now.files}
+    if before.model_copy(update={"files": same}).digest != now.model_copy(update={"files": same}).digest:
         return None
-    return sorted(key for key in now.code if now.code[key] != before.code.get(key))
+    return sorted(key for key in now.files if now.files[key] != before.files.get(key))
 
 
-def _files(experiment: Experiment, sections: Iterable[str] = SECTIONS) -> dict[str, Path]:
+def _code(experiment: Experiment, sections: Iterable[str]) -> dict[str, Path]:
     document = experiment.model_dump(mode="json", by_alias=True)
     modules = {text.partition(":")[0] for section in sections for text in _own_names(document[section])}
     return {key: path for module in sorted(modules) for key, path in own_files(module).items()}
+
+
+def _data(experiment: Experiment) -> dict[str, Path]:
+    """Return the files of the tables in `data.folder`. With a local partition there are none, because each device has
+    other tables.
+    """
+    folder = experiment.data.folder
+    if experiment.data.name != "folder" or isinstance(experiment.partition, LocalPartition):
+        return {}
+    if folder is None or not folder.is_dir():
+        return {}
+    tables = [path for path in folder.iterdir() if path.stem in {"train", "test"}]
+    if not any(path.stem == "train" for path in tables):
+        place = folder / "devices" if (folder / "devices").is_dir() else folder
+        tables = [path for path in place.iterdir() if path.name[0] != "."]
+    files = (each for table in tables for each in (table.rglob("*") if table.is_dir() else [table]))
+    return {f"data.folder/{each.relative_to(folder).as_posix()}": each for each in sorted(files) if each.is_file()}
 
 
 def _own_names(node: Any) -> Iterator[str]:
@@ -70,5 +99,7 @@ def _own_names(node: Any) -> Iterator[str]:
 
 
 def _sha256(path: Path) -> str:
-    """Return the digest of a file of code. Both kinds of line ends have the same digest."""
+    """Return the digest of a file. In code, both kinds of line ends have the same digest."""
+    if path.suffix != ".py":
+        return sha256_of(path, "data.folder")
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()

@@ -66,8 +66,8 @@ def _error(home: Path, *words: str) -> str:
 def test_a_sweep_and_a_continued_run_name_a_file_that_was_edited_after_the_run(home: Path) -> None:
     swept = fedstrata.sweep(SWEEP, out="sweep", quiet=True)
     run = swept.record("own", 1)
-    assert set(run.experiment["code"]) == {"constants.py", "mine.py", "net.py"}
-    assert "code" not in swept.record("fedavg", 1).experiment
+    assert set(run.experiment["files"]) == {"constants.py", "mine.py", "net.py"}
+    assert "files" not in swept.record("fedavg", 1).experiment
     (home / "constants.py").write_text("SHIFT = 1\n")
     with pytest.raises(fedstrata.errors.OutputError, match=r"constants.py changed after the run in sweep/runs/own"):
         fedstrata.sweep(SWEEP, out="sweep", quiet=True)

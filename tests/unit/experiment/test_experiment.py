@@ -75,7 +75,7 @@ def test_the_resolved_file_is_read_back_as_the_same_experiment() -> None:
 
 def test_every_key_of_the_resolved_file_is_written() -> None:
     resolved = yaml.safe_load(small().to_yaml())
-    assert [*resolved, "code"] == list(Experiment.model_fields)  # `code` is written if there is own code
+    assert [*resolved, "files"] == list(Experiment.model_fields)  # `files` is written if there are own files
     assert list(resolved["method"]) == list(OneShot.Options.model_fields)
     assert set(resolved["links"]["lps-gps"]) == set(LinkSettings.model_fields)
 

@@ -11,7 +11,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.own_files import own_files
 from fedstrata.plugins import forget_changed, load_plugin
-from fedstrata.store.own_code import changed_code, check_code, with_digests
+from fedstrata.store.own_code import changed_code, check_code, check_files, with_digests
 
 TEXT = """
 name: own
@@ -50,7 +50,7 @@ def experiment() -> Experiment:
 @pytest.mark.usefixtures("home")
 def test_the_files_are_those_that_the_module_imports_from_its_folder() -> None:
     found = ["late.py", "mine.py", "parts/__init__.py", "parts/layers.py", "parts/sizes.py"]
-    assert list(own_files("mine")) == list(experiment().code) == found
+    assert list(own_files("mine")) == list(experiment().files) == found
 
 
 @pytest.mark.parametrize("name", ["numpy", "numpy.linalg", "os.path", "fedstrata.methods", "device", "absent", "sys"])
@@ -118,3 +118,29 @@ def test_edited_code_is_imported_again_in_the_same_process(home: Path) -> None:
         os.utime(home / "edited_part.py", (number, number))  # so that no compiled file is taken for it
         forget_changed()
         assert load_plugin("edited:f", "model")() == number
+
+
+def test_tables_of_own_data_are_covered_and_other_files_of_their_folder_are_not(home: Path) -> None:
+    (home / "runs").mkdir()
+    (home / "train.csv").write_text("a,y\n1,0\n")
+    text = TEXT.replace('"mine:model"', "mlp") + "data: {name: folder, folder: ., input_shape: [1], num_classes: 2}\n"
+    before = with_digests(parse_experiment(text))
+    assert list(before.files) == ["data.folder/train.csv"]
+    (home / "runs" / "rounds.csv").write_text("x")
+    assert with_digests(parse_experiment(text)).digest == before.digest
+    (home / "train.csv").write_text("a,y\n2,0\n")
+    with pytest.raises(ExperimentError, match=r"train.csv has changed since the run began"):
+        check_files(before)
+    assert changed_code(before, with_digests(parse_experiment(text))) == ["data.folder/train.csv"]
+
+
+def test_own_code_of_another_current_folder_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "roamed.py").write_text(f"def f():\n    return {name!r}\n")
+        monkeypatch.chdir(tmp_path / name)
+        forget_changed()
+        assert load_plugin("roamed:f", "model")() == name
+        (tmp_path / name / "roamed.py").write_text(f"def f():\n    return 'later {name}'\n")
+        forget_changed()
+        assert load_plugin("roamed:f", "model")() == f"later {name}"

@@ -2,12 +2,11 @@
 
     python -m benchmarks.recovery_kubernetes --values values.yaml --repeats 3 --out /tmp/recovery.csv
 
-The Kubernetes is the one of the kubeconfig, with the images of this version. Give values with volumes for GPS and LPSs
-(the default). The program installs a release, deletes a pod, waits until its successor is ready, and then until the
-successor counts the first update (LPS), until the GPS opens the next global round (GPS), or until the parent of the
-devices has their update (device). It prints one row per deleted pod: the tier, the seconds from the deletion until the
-successor is ready, and the seconds from there until the first update. The second number shows how long the others
-looked for the pod at its old address.
+The kubeconfig names the Kubernetes, which has the images of this version. Its volumes must be usable, because GPS and
+LPSs have volumes by default. The program installs a release. It then deletes a pod, and waits until the pod's successor
+is ready. It prints one row per deleted pod: the tier, the seconds until the successor was ready, and the seconds
+from there until the first update. A server counts the update itself. For devices, every LPS must count an update. The
+second number shows how long others looked for the pod at its old address.
 """
 
 import argparse

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from emulator.interface import Record, load
 from emulator.results.output import check_unused
@@ -53,7 +54,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
     said = f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
     if place is None or not _is_folder(place):
         return said
-    return f"{said}; {ALLOWED}=true mlflow ui --backend-store-uri {place}"
+    return f"{said}; look at it with {ALLOWED}=true mlflow ui --backend-store-uri {place}"
 
 
 def points(record: Record) -> Iterator[Point]:
@@ -101,7 +102,7 @@ def to_mlflow(record: Record, tracking_uri: str | None) -> str:
 
 def _is_folder(tracking_uri: str) -> bool:
     """Return whether a tracking URI of MLflow is a folder."""
-    return tracking_uri.startswith("file:") or Path(tracking_uri).is_absolute() or tracking_uri.startswith(".")
+    return urlsplit(tracking_uri).scheme in ("", "file") and tracking_uri not in ("", "databricks")
 
 
 @contextmanager

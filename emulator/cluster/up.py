@@ -95,6 +95,28 @@ def _checked_values(request: UpRequest, dataset: Dataset | None) -> dict[str, An
     return asked
 
 
+def _with_memory(
+    values: dict[str, Any],
+    asked: Mapping[str, Any],
+    experiment: Experiment,
+    dataset: Dataset | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return `values` with the memory of pods, as `with_memory` does. If it is unknown or a guess, tell the user."""
+    try:
+        found = with_memory(values, asked, experiment, dataset)
+    except PluginError as error:  # an image may have the own code
+        tell(f"the memory that pods need cannot be estimated here, so the chart's or your values apply: {error}")
+        return values
+    if are_examples_guessed(experiment, dataset):
+        tell(
+            "the data are not on this machine, so the memory of device pods is a guess with "
+            f"{examples_of_a_device(experiment):,} examples a device; correct it with bounds.max_examples, or with "
+            "--set-value device.memoryMi.pod=MIB"
+        )
+    return found
+
+
 class _PresentRun:
     """Check the present run of a release before an upgrade of the release."""
 
@@ -248,18 +270,7 @@ class _Upgrade:
         """
         merged = with_code(merge_values([kept, asked]), self._request.code)
         merged = with_lps_count(merged, asked, self._experiment)
-        try:
-            merged = with_memory(merged, asked, self._experiment, self._dataset)
-        except PluginError as error:  # an image may have the own code
-            self._tell(
-                f"the memory that pods need cannot be estimated here, so the chart's or your values apply: {error}"
-            )
-        if are_examples_guessed(self._experiment, self._dataset):
-            examples = examples_of_a_device(self._experiment)
-            self._tell(
-                f"the data are not on this machine, so the memory of device pods is a guess with {examples:,} examples "
-                "a device; correct it with bounds.max_examples, or with --set-value device.memoryMi.pod=MIB"
-            )
+        merged = _with_memory(merged, asked, self._experiment, self._dataset, self._tell)
         merged["again"] = self._again(kept)
         merged["experiment"] = self._experiment.to_yaml()
         return with_mode(merged)

@@ -103,7 +103,7 @@ class LpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SubmitEvaluation(self, request, context):
-        """Takes a device's measurement of the final model.
+        """Takes a device's measurement of a model that all devices measure.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

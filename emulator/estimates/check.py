@@ -208,6 +208,17 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     )
 
 
+def _measured(experiment: Experiment) -> dict[str, str]:
+    """Return a row about the models that all devices measure. If each round asks all devices, return no row."""
+    training = experiment.training
+    if training.asks_all(experiment.device_count):
+        return {}
+    if training.evaluate_all_every is None:
+        return {"measured": "the final model, by all devices; for earlier models, set training.evaluate_all_every"}
+    each = counted(training.evaluate_all_every, "global round")
+    return {"measured": f"the model after each {each}, and the final model, by all devices"}
+
+
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize, dataset: Dataset | None) -> Table:
     method = make_method(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
@@ -217,6 +228,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "clusters": cluster_count(method),
         "LPS": lps_wanted(experiment, method),
         "LPS rounds": f"{training.lps_rounds_per_global_round} per global round",
+        **_measured(experiment),
         "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         **_roles(experiment, dataset),

@@ -114,6 +114,11 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
             ["method={name: ifca, clusters: 3}", "topology={lps: 2}"],
             ["clusters 3", "LPS 2, which clusters span", "losses, per global round"],
         ),
+        (["training.participation=1"], ["measured the final model, by all devices; for earlier models, set training."]),
+        (
+            ["training={participation: 1, evaluate_all_every: 5}"],
+            ["measured the model after each 5 global rounds, and the final model, by all devices"],
+        ),
     ],
 )
 def test_check_says_what_a_method_makes_of_the_tiers(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -26,10 +27,13 @@ def _restore(handlers: dict[signal.Signals, Any]) -> None:
 
 def end_children() -> None:
     """On Linux, kill the children of this process that own code has left behind. The interpreter would wait for some of
-    them, and a pipe for all that hold it. Children with a session of their own stay, such as a browser.
+    them, and a pipe for all that hold it. Children with a session of their own stay, such as a browser. The interpreter
+    itself ends the workers of a `multiprocessing.Pool`, and would wait for a killed worker that holds a lock.
     """
+    module = sys.modules.get("multiprocessing.process")
+    workers = {child.pid for child in module.active_children() if child.daemon} if module else set()
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended
             for child in map(int, children.read_text().split()):
-                if os.getpgid(child) == os.getpgrp():
+                if child not in workers and os.getpgid(child) == os.getpgrp():
                     os.kill(child, signal.SIGKILL)

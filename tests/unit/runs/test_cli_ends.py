@@ -258,6 +258,8 @@ def app(*_, **__):
     pool.join()
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+    global left
+    left = multiprocessing.get_context("fork").Pool(2)
     print("done")
 
 cli.app = app

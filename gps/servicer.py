@@ -18,7 +18,7 @@ from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, RunServiceServicer
-from gps.devices.repeats import Repeats, Upload, size_of
+from gps.devices.repeats import Repeats
 from gps.devices.roster import Device
 from gps.plans.plan import cluster_of
 from gps.run import Run
@@ -30,8 +30,7 @@ class GpsServicer(GpsServiceServicer):
 
     def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
         """Set `uploads`, the time that an LPS may take to upload an aggregate on a stream of `Attend`."""
-        self._run = run
-        self._run_id = run.experiment.run_id
+        self._run, self._run_id = run, run.experiment.run_id
         self._uploads = uploads
         self._repeats = Repeats(run.reports.counts.note_repeated)
 
@@ -46,24 +45,18 @@ class GpsServicer(GpsServiceServicer):
     async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
         """Enrol a device."""
         self._check_going(self._run_id)
-        reply = self._run.enrolment.enroll(request)
-        self._repeats.enrolled(request, reply)
-        return reply
+        return self._repeats.enrolled(request, self._run.enrolment.enroll(request))
 
     async def SubmitAnswer(
         self, requests: AsyncIterator[answers_pb2.AnswerPart], context: Any
     ) -> answers_pb2.SubmitAnswerResponse:
         """Take a device's answer to a question before training."""
-        upload, reply = Upload(), answers_pb2.SubmitAnswerResponse(run_id=self._run_id)
-        parts = upload.of(aiter(requests))
-        with self._repeats.unless_cut(lambda: upload.arrived):
-            first = await first_part(parts, "an answer")
+        with self._repeats.upload(requests) as upload:
+            first = await first_part(upload.parts, "an answer")
             self._check_going(first.header.run_id)
-            is_known = self._run.questions.has_answer(first.header.device_id, first.question)
-            await self._run.questions.take(first.header, first.question, parts)
-        if is_known:
-            self._repeats.answered(upload, reply)
-        return reply
+            upload.is_known = first.question in self._run.roster.by_id(first.header.device_id).answered
+            await self._run.questions.take(first.header, first.question, upload.parts)
+        return self._repeats.answered(upload, answers_pb2.SubmitAnswerResponse(run_id=self._run_id))
 
     async def FetchAnswers(
         self, request: answers_pb2.FetchAnswersRequest, context: Any
@@ -77,16 +70,11 @@ class GpsServicer(GpsServiceServicer):
         """Return the address of a device's LPS. Wait for a limited time until the LPS is known and has registered."""
         run = self._run
         self._check(request.run_id)
-        with (
-            run.roster.call_of(request.device_id, request.process_id) as device,
-            self._repeats.unless_cut(lambda: size_of(request)),
-        ):
+        with self._repeats.asking(request), run.roster.call_of(request.device_id, request.process_id) as device:
             is_known = lambda: run.serving.assignment(device).is_assigned or run.phase == "failed"  # noqa: E731
             await run.changes.wait_until(is_known, hold_s(run.experiment.device_count))
             self._check_going(request.run_id)
-            reply = run.serving.assignment(device)
-        self._repeats.assigned(request, reply)
-        return reply
+            return self._repeats.assigned(request, run.serving.assignment(device))
 
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
         """Register an LPS and its address."""

@@ -75,12 +75,6 @@ class Questions:
         has_said = not self.asked or self.asked[0].name in device.answered
         return has_said and not device.refused and not device.is_late
 
-    def has_answer(self, device_id: str, question: str) -> bool:
-        """Return whether the GPS has this device's answer to a question. Raises UnknownChildError for an unknown
-        device.
-        """
-        return question in self._roster.by_id(device_id).answered
-
     def has_answered_all(self, device: Device) -> bool:
         """Return whether a device is neither late nor refused, and has answered every question."""
         return self.takes_part(device) and all(question.name in device.answered for question in self.asked)

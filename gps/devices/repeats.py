@@ -8,7 +8,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fedstrata.errors import SupersededError
@@ -24,14 +23,15 @@ def size_of(message: Any) -> int:
     return int(message.ByteSize()) + FRAME_BYTES
 
 
-@dataclass
 class Upload:
-    """Hold the bytes of an answer that have arrived so far."""
+    """Hold the parts of an answer that a device sends, the bytes that have arrived, and whether the GPS had it."""
 
-    arrived: int = 0
+    def __init__(self, requests: AsyncIterator[answers_pb2.AnswerPart]) -> None:
+        self.arrived = 0
+        self.is_known = False
+        self.parts = self._counted(aiter(requests))
 
-    async def of(self, parts: AsyncIterator[answers_pb2.AnswerPart]) -> AsyncIterator[answers_pb2.AnswerPart]:
-        """Yield the parts of an answer, and count their bytes."""
+    async def _counted(self, parts: AsyncIterator[answers_pb2.AnswerPart]) -> AsyncIterator[answers_pb2.AnswerPart]:
         async for part in parts:
             self.arrived += size_of(part)
             yield part
@@ -45,31 +45,47 @@ class Repeats:
         self._assigned: set[str] = set()  # devices that know their LPS
         self._relayed: defaultdict[tuple[str, str], int] = defaultdict(lambda: -1)  # newest index sent, by device
 
-    def enrolled(self, request: pb.EnrollRequest, reply: pb.EnrollResponse) -> None:
-        """Count the enrolment of a device that had enrolled before."""
+    def enrolled(self, request: pb.EnrollRequest, reply: pb.EnrollResponse) -> pb.EnrollResponse:
+        """Count the enrolment of a device that had enrolled before. Return the reply."""
         if reply.is_known:
             self._both(request, reply)
+        return reply
 
-    def assigned(self, request: pb.FetchAssignmentRequest, reply: pb.FetchAssignmentResponse) -> None:
-        """Count the reply to a device that had learned its LPS before."""
+    @contextmanager
+    def asking(self, request: pb.FetchAssignmentRequest) -> Iterator[None]:
+        """Run a block. If its call is cut, count the request, because the device asks again."""
+        try:
+            yield
+        except CUT:
+            self._note("up", size_of(request))
+            raise
+
+    def assigned(
+        self, request: pb.FetchAssignmentRequest, reply: pb.FetchAssignmentResponse
+    ) -> pb.FetchAssignmentResponse:
+        """Count the reply to a device that had learned its LPS before. Return the reply."""
         if request.device_id in self._assigned:
             self._both(request, reply)
         elif reply.is_assigned:
             self._assigned.add(request.device_id)
+        return reply
 
     @contextmanager
-    def unless_cut(self, arrived: Callable[[], int]) -> Iterator[None]:
-        """Run a block. If its call is cut, count the bytes that had arrived, because the device sends them again."""
+    def upload(self, requests: AsyncIterator[answers_pb2.AnswerPart]) -> Iterator[Upload]:
+        """Run a block that reads an answer. If its call is cut, count the bytes that had arrived."""
+        upload = Upload(requests)
         try:
-            yield
+            yield upload
         except CUT:
-            self._note("up", arrived())
+            self._note("up", upload.arrived)
             raise
 
-    def answered(self, upload: Upload, reply: answers_pb2.SubmitAnswerResponse) -> None:
-        """Count an answer that the GPS had before."""
-        self._note("up", upload.arrived)
-        self._note("down", size_of(reply))
+    def answered(self, upload: Upload, reply: answers_pb2.SubmitAnswerResponse) -> answers_pb2.SubmitAnswerResponse:
+        """Count an answer that the GPS had before. Return the reply."""
+        if upload.is_known:
+            self._note("up", upload.arrived)
+            self._note("down", size_of(reply))
+        return reply
 
     async def relayed(
         self, request: answers_pb2.FetchAnswersRequest, parts: AsyncIterator[answers_pb2.AnswerPart]

@@ -205,7 +205,7 @@ class _Upgrade:
             self._cluster.wait_gone(request.timeout_s, self._tell)
         values = self._values({} if before is None or request.resets_values else before, asked)
         self._helm.check(request.chart, values)  # before anything is written for values that the chart refuses
-        values = self._with_rights(values)
+        values = _with_rights(values, self._cluster, self._tell)
         if before is None:
             self._cluster.secrets.ensure_namespace()
         with self._with_certificates(values) as values:
@@ -285,20 +285,6 @@ class _Upgrade:
             return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         is_same = kept.get("experiment") == self._experiment.to_yaml()
         return str(kept.get("again", "")) if is_same else ""
-
-    def _with_rights(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return `values`, with `gps.rbac.recordEvents` set to false if this account may not create Events.
-
-        The chart's Role gives the GPS the right to create Events. An account can only give rights that it has itself.
-        Kubernetes would therefore refuse the Role.
-        """
-        rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
-        if not rbac["create"] or not rbac["recordEvents"] or self._cluster.may("create", "events"):
-            return values
-        self._tell(
-            "this account may not create Events, nor give the GPS this right, so gps.rbac.recordEvents is set to false"
-        )
-        return merge_values([values, {"gps": {"rbac": {"recordEvents": False}}}])
 
     def _with_defaults(self, values: dict[str, Any]) -> dict[str, Any]:
         return merge_values([load_values(self._request.chart / "values.yaml"), values])
@@ -384,6 +370,19 @@ class _Upgrade:
             f"another fedstrata up has changed {', '.join(changed)} of release {self._release.name} while this one "
             f"waited for its pods: {outcome}. Run fedstrata up again, or give one of the two another --release"
         )
+
+
+def _with_rights(values: dict[str, Any], cluster: InstalledRelease, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Return `values`, with `gps.rbac.recordEvents` set to false if this account may not create Events.
+
+    The chart's Role gives the GPS the right to create Events. An account can only give rights that it has itself.
+    Kubernetes would therefore refuse the Role.
+    """
+    rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
+    if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
+        return values
+    tell("this account may not create Events, nor give the GPS this right, so gps.rbac.recordEvents is set to false")
+    return merge_values([values, {"gps": {"rbac": {"recordEvents": False}}}])
 
 
 def load_for_cluster(

@@ -227,32 +227,7 @@ class Experiment(Settings):
         With `clock: virtual` or `real`, the digest also depends on the configured times and rates. Presets are first
         replaced by their numbers.
         """
-        resolved = self.model_dump(mode="json", by_alias=True)
-        resolved["data"] = self.data.drawn(self.seed).model_dump(mode="json", by_alias=True)
-        del resolved["faults"], resolved["energy"], resolved["schedule"]
-        if self.aggregation == AggregationSettings():
-            del resolved["aggregation"]
-        links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
-        resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
-        if self.clock != "none":
-            resolved["links"]["times"] = self.links.times()
-            if self.schedule:
-                resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
-        else:
-            del resolved["clock"], resolved["compute"]
-        del resolved["data"]["folder"], resolved["data"]["download"]
-        for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
-            del model["weights"]
-        if self.training.last_batch == "kept":
-            del resolved["training"]["last_batch"]  # so the ids of runs without this key stay the same
-        if self.training.evaluate_all_every is None:
-            del resolved["training"]["evaluate_all_every"]  # for the same reason
-        resolved["partition"] = without_path(resolved["partition"])
-        updates = self.privacy.updates if self.privacy is not None else None
-        sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much
-        if self.secure_aggregation is None or (self.clock == "none" and not sets_noise):
-            del resolved["secure_aggregation"]  # masks change no model, only bytes and times
-        return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
+        return hashlib.sha256(yaml.safe_dump(_that_decides(self)).encode()).hexdigest()
 
     @property
     def run_id(self) -> str:
@@ -263,3 +238,35 @@ class Experiment(Settings):
 def _member(value: str, known: Container[str]) -> None:
     if value not in known:
         raise ValueError(f"faults: no process is called {value!r}; use gps, lps-0 …, or a device such as device-000")
+
+
+def _that_decides(experiment: Experiment) -> dict[str, Any]:
+    """Return the resolved experiment without all that does not change the result. Keys that came later are left out if
+    they have their default, so that the ids of earlier runs stay the same.
+    """
+    resolved = experiment.model_dump(mode="json", by_alias=True)
+    resolved["data"] = experiment.data.drawn(experiment.seed).model_dump(mode="json", by_alias=True)
+    del resolved["faults"], resolved["energy"], resolved["schedule"]
+    if experiment.aggregation == AggregationSettings():
+        del resolved["aggregation"]
+    links = {"device-lps": experiment.links.device_lps, "lps-gps": experiment.links.lps_gps}
+    resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
+    if experiment.clock != "none":
+        resolved["links"]["times"] = experiment.links.times()
+        if experiment.schedule:
+            resolved["schedule"] = [entry.of_digest(experiment.links.traces) for entry in experiment.schedule]
+    else:
+        del resolved["clock"], resolved["compute"]
+    del resolved["data"]["folder"], resolved["data"]["download"]
+    for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
+        del model["weights"]
+    if experiment.training.last_batch == "kept":
+        del resolved["training"]["last_batch"]
+    if experiment.training.evaluate_all_every is None:
+        del resolved["training"]["evaluate_all_every"]
+    resolved["partition"] = without_path(resolved["partition"])
+    updates = experiment.privacy.updates if experiment.privacy is not None else None
+    sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much
+    if experiment.secure_aggregation is None or (experiment.clock == "none" and not sets_noise):
+        del resolved["secure_aggregation"]  # masks change no model, only bytes and times
+    return resolved

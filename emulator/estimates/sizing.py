@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.datasets import Dataset, Examples, dataset_info
+from fedstrata.datasets.rows import Rows
 from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.methods import Moment, make_method
@@ -135,11 +136,7 @@ def _activation_bytes(experiment: Experiment, model: Model, dataset: Dataset | N
 
 def _arrays(examples: Examples) -> Iterator[NDArray[Any]]:
     """Yield the arrays of examples, and the arrays of a map-style data set that has their inputs."""
-    source = examples.stored.source if examples.is_drawn else examples.stored
-    for value in vars(source).values() if examples.is_drawn else [source]:
-        for each in value if isinstance(value, tuple) else [value]:
-            if hasattr(each, "__array__") and hasattr(each, "nbytes"):
-                yield np.asarray(each)
+    yield from examples.stored.held() if isinstance(examples.stored, Rows) else [examples.stored]
     yield from ([] if examples.targets is None else [examples.targets])
     yield from (*examples.more.values(), *examples.columns.values())
 

@@ -40,7 +40,7 @@ class Rows:
         """Hold the items of `source` at these indexes; without indexes, all items. `targets` has the target of each
         item of `source`. If an item is read and has another target, it is refused.
         """
-        self.source: Final = source
+        self._source: Final = source
         self._targets = targets
         self._indexes = np.arange(len(source)) if indexes is None else indexes
         first = self._read(0, [MEASURED]) if len(source) else np.empty(0, np.float32)
@@ -60,9 +60,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self._indexes)
 
+    def held(self) -> Iterator[Array]:
+        """Yield the arrays, or tensors as arrays, that the data set holds as attributes."""
+        for value in vars(self._source).values():
+            for each in value if isinstance(value, tuple) else [value]:
+                if hasattr(each, "__array__") and hasattr(each, "nbytes"):
+                    yield np.asarray(each)
+
     def part(self, indices: Indices) -> "Rows":
         """Return the rows at these indices, without reading them."""
-        return Rows(self.source, self._targets, self._indexes[indices])
+        return Rows(self._source, self._targets, self._indexes[indices])
 
     def __getitem__(self, indices: Indices) -> Array:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
@@ -79,11 +86,11 @@ class Rows:
         return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
 
     def _read(self, index: int, address: Sequence[int]) -> Array:
-        found, target = _item(self.source, index, address)
+        found, target = _item(self._source, index, address)
         known = self._targets[index]
         if _differs(target, known):
             raise DataError(
-                f"item {index} of {type(self.source).__name__} has target {target!s:.40}, but an earlier reading or "
+                f"item {index} of {type(self._source).__name__} has target {target!s:.40}, but an earlier reading or "
                 f"the attribute targets gave {known!s:.40}; give each item the same target at each reading"
             )
         return found

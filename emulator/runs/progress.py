@@ -163,9 +163,13 @@ def progress_line(status: pb.RunStatus) -> str:
 
 
 def _measured_rounds(status: pb.RunStatus) -> str:
-    """Return the global rounds after which the clusters' measured models were their models, such as `round 1`."""
-    rounds = sorted({cluster.measured_round for cluster in status.clusters if _headline(cluster) is not None})
-    return f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+    """Return the global rounds after which the clusters' measured models were their models, such as `round 1`. If some
+    clusters have measured no model, the text says how many have.
+    """
+    found = [cluster.measured_round for cluster in status.clusters if _headline(cluster) is not None]
+    first, last, count = min(found), max(found), len(status.clusters)
+    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+    return rounds if len(found) == count else f"{rounds} in {len(found)} of {counted(count, 'cluster')}"
 
 
 def _so_far(status: pb.RunStatus) -> list[str]:

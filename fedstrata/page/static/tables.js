@@ -44,7 +44,7 @@
     const rows = Object.entries(view.clusters).map(([name, ids]) => {
       const own = view.rounds.filter((row) => row.lps_id === name);
       const tasks = d3.rollups(ids, (same) => same.length, (id) => taskOf[id] ?? "unknown").sort((a, b) => b[1] - a[1]);
-      const losses = own.filter((row) => isNumber(row.loss));
+      const losses = own.filter((row) => row.isGlobal && isNumber(row.loss));
       const sha = view.summary.model_sha256?.[name] ?? "";
       return [
         name, grouped(ids.length), look.tasks.size ? taskList(look, tasks) : NO_VALUE,

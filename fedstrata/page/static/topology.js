@@ -168,7 +168,7 @@
   function lastMetric(view, name) {
     const measured = view.summary[view.metric.name]?.[name];
     if (fedstrata.isNumber(measured)) return measured;
-    return view.rounds.findLast((row) => row.lps_id === name && fedstrata.isNumber(row.metric))?.metric ?? null;
+    return view.rounds.findLast((row) => row.lps_id === name && row.isGlobal && fedstrata.isNumber(row.metric))?.metric ?? null;
   }
 
   function drawLinkBytes(svg, view, width) {

@@ -280,7 +280,17 @@ def test_bytes_are_those_that_parents_counted() -> None:
 
 
 def test_a_status_in_one_line_names_round_and_accuracy_of_what_was_measured() -> None:
-    assert progress_line(status()) == "training: global round 2/8, mean accuracy 75.0\u00a0% after round 1"
+    assert (
+        progress_line(status())
+        == "training: global round 2/8, mean accuracy 75.0\u00a0% after round 1 in 1 of 2 clusters"
+    )
+
+
+@pytest.mark.parametrize(("other", "said"), [(1, "round 1"), (2, "rounds 1 to 2")])
+def test_a_status_in_one_line_names_the_global_rounds_that_were_measured(other: int, said: str) -> None:
+    told = status()
+    told.clusters[1].MergeFrom(pb.ClusterStatus(is_evaluated=True, headline=0.25, measured_round=other))
+    assert progress_line(told) == f"training: global round 2/8, mean accuracy 50.0\u00a0% after {said}"
 
 
 def test_a_drawn_status_shows_clusters_bytes_and_restarts() -> None:

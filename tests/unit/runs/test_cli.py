@@ -282,7 +282,7 @@ def test_bytes_are_those_that_parents_counted() -> None:
 def test_a_status_in_one_line_names_round_and_accuracy_of_what_was_measured() -> None:
     assert (
         progress_line(status())
-        == "training: global round 2/8, mean accuracy 75.0\u00a0% after round 1 in 1 of 2 clusters"
+        == "training: global round 2/8, mean accuracy 75.0\u00a0% after round 1 in 1 of 2\u00a0clusters"
     )
 
 

@@ -53,23 +53,7 @@ class Session:
         self.close = gps.close
         self._holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
         self.may_recover, self.recover = self._holding.may_recover, self._holding.recover
-        terms = RoundTerms(
-            run_id=experiment.run_id,
-            link=experiment.links.device_lps,
-            wait=clock.wait,
-            held_s=hold_s(experiment.device_count),
-            clock=clock.rounds,
-        )
-        self.server = RoundServer(
-            terms,
-            lps.metrics,
-            log,
-            lps.executor,
-            accepts_updates=self._holding.accepts_updates,
-            serves=members.has if Homes(experiment).moving else None,
-            refused=notes.refused,
-            hear=self._updates.hear,
-        )
+        self.server = _round_server(parts, self._holding)
         self._question = RoundQuestion(parts)
         self._report = parts.empty_report()
 
@@ -137,9 +121,7 @@ class Session:
         await holding.move(number, sums, self._report)
 
     def _sums(self, children: Mapping[str, int]) -> Gathering:
-        """Return an object that gathers devices' updates. Raises RunStoppedError if a round cannot have this many
-        devices.
-        """
+        """Return an object that gathers updates. Raises RunStoppedError if a round cannot have this many devices."""
         self._updates.check_size(len(children))
         return self._holding.sums(children)
 
@@ -177,8 +159,8 @@ class Session:
     # --- the global round ---------------------------------------------------------------------
 
     async def _end_global_round(self, global_round: int) -> int:
-        """Send this LPS's update of a global round to the GPS. Return the LPS round with which to continue. This is the
-        first LPS round of the next global round or, if the GPS goes back, of a repeated global round.
+        """Send this LPS's update of a global round to the GPS. Return the LPS round with which to continue. It belongs
+        to the next global round or, if the GPS goes back, to a repeated one.
         """
         notes, log, rounds = self._parts.notes, self._parts.log, self._parts.rounds
         upward = await self._holding.upward(self._report)
@@ -248,11 +230,30 @@ class Session:
         return report
 
     async def _tell_the_end(self, measured: set[str]) -> None:
-        """Wait until the devices that have measured the final model have learned that the run is over. The wait is
-        limited.
-        """
+        """Wait, for a limited time, until the devices that have measured the model know that the run is over."""
         deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
         # The report must meet the GPS's deadline.
         tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)
         if not await self.server.wait_all_told(measured, tell_s):
             self._parts.log.warning("devices_not_told", reason=f"not all devices called again within {tell_s:g} s")
+
+
+def _round_server(parts: SessionParts, holding: Holding) -> RoundServer:
+    lps, clock, members = parts.lps, parts.clock, parts.members
+    terms = RoundTerms(
+        run_id=lps.experiment.run_id,
+        link=lps.experiment.links.device_lps,
+        wait=clock.wait,
+        held_s=hold_s(lps.experiment.device_count),
+        clock=clock.rounds,
+    )
+    return RoundServer(
+        terms,
+        lps.metrics,
+        parts.log,
+        lps.executor,
+        accepts_updates=holding.accepts_updates,
+        serves=members.has if Homes(lps.experiment).moving else None,
+        refused=parts.notes.refused,
+        hear=parts.updates.hear,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 QUOTED_CHARACTERS, REASON_CHARACTERS, NAMES, SIZES = 80, 300, 4, 8
+SPACES = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"  # in numbers with units
 
 
 def quoted(*said: str) -> str:
@@ -22,7 +23,7 @@ def shown(*shapes: Iterable[int]) -> str:
 
 def printable(text: str) -> str:
     """Return a text on one line, without characters that control a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return "".join(letter if letter.isprintable() or letter in SPACES else " " for letter in text)
 
 
 def brief(reason: str) -> str:

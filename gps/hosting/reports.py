@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sized
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from fedstrata.rounds.reported import HeldOut, check_evaluation, check_link_byte
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside
-from fedstrata.tasks import make_task
+from fedstrata.tasks import Task, make_task
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -48,14 +49,13 @@ class Reports:
         self, experiment: Experiment, *, places: Places, serving: Serving, journal: Journal, metrics: ProcessMetrics,
         models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
-        """Set `exclude`, which is called for each reported exclusion, with the child, the phase or round, and the
-        reason.
-        """
+        """Set `exclude`, which is called for each reported exclusion with the child, the phase or round, and why."""
         self._global_rounds = experiment.training.global_rounds
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
         self._task = make_task(experiment)
+        self._measured = partial(_measured, task=self._task, per_global=self._rounds_per_global)
         self._gauges = {metric.name: metric.gauge for metric in self._task.metrics}
         self._places = places
         self._serving = serving
@@ -122,13 +122,6 @@ class Reports:
         if (measured := self._measured(row)) is not None:
             self.latest_measured[row.home_id] = Measured(row.global_round + 1, measured)
             self._metrics.evaluated(row.home_id, self._gauges, measured)
-
-    def _measured(self, row: rounds_pb2.LpsRound) -> dict[str, float | None] | None:
-        """Return the loss and the metrics of the model after a global round, if all devices have measured it.
-        Otherwise, and for a model between two LPS rounds of a global round, return None.
-        """
-        ends_global_round = (row.lps_round + 1) % self._rounds_per_global == 0
-        return metrics_of(row, self._task) if ends_global_round else None
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Check the content of an LPS's report. If it is impossible, raise UnknownChildError or PayloadError."""
@@ -248,6 +241,13 @@ class Reports:
     def missing(self) -> list[str]:
         """Return the clusters without a report."""
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
+
+
+def _measured(row: rounds_pb2.LpsRound, *, task: Task, per_global: int) -> dict[str, float | None] | None:
+    """Return the loss and the metrics of the model after a global round, if all devices have measured it. Otherwise,
+    and for a model between two LPS rounds of a global round, return None.
+    """
+    return metrics_of(row, task) if (row.lps_round + 1) % per_global == 0 else None
 
 
 def _rows_before_restart(

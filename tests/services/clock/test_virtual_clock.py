@@ -194,12 +194,13 @@ def test_a_retimed_record_is_written_to_a_new_folder_or_not_at_all(run: Path, tm
     assert (tmp_path / "out" / "timeline.csv").read_bytes() == table
 
 
-def test_a_model_that_cannot_be_copied_is_told_with_a_reason(run: Path, tmp_path: Path) -> None:
+def test_a_model_that_the_record_does_not_name_is_told_with_a_reason(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "models" / "gone.safetensors").symlink_to("nowhere")
-    with pytest.raises(OutputError, match="out: No such file or directory; choose another folder"):
+    with pytest.raises(DataError, match=r"gone.safetensors is not in model_sha256 of summary.json; remove the file"):
         write_retimed(retime(copy, []), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ base:
 seeds: [3, 4]
 cells: {one_shot: {}}
 """
-OTHER_ENDS = {"floor"}  # echo starts it
+OTHER_ENDS = {"floor", "recovery_kubernetes"}  # echo starts the first, and the second needs a Kubernetes
 
 # By name: how it is started, and what lines it prints.
 COMMANDS: dict[str, tuple[str, Sequence[str]]] = {

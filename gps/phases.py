@@ -52,6 +52,7 @@ class Phases:
             stopped.cancel()
             work.cancel()  # if `conduct` was cancelled: no round may use the journal, which is closed next
         if not run.has_record:
+            run.metrics.links.end()
             await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
             run.note_record()
         run.tell()
@@ -90,6 +91,8 @@ class Phases:
         run.rounds.server.finish()
         run.tell()
         await run.reports.all_answered()
+        run.metrics.links.end()
+        run.reports.counts.keep()
         await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
         run.enter("completed")
         run.note_record()  # only now: observers stop at the first status that has a record

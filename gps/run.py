@@ -54,7 +54,9 @@ class Run:
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
         self.is_over = self.has_record  # devices and LPSs have nothing left to do
-        if not self.has_record:
+        if self.has_record:
+            metrics.links.end()
+        else:
             self.journal.continue_failed()
         self.changes = Changes()  # wakes held calls: clusters, LPSs or the phase changed
         self.news = Changes()  # wakes observers: also when a device enrols or answers

@@ -94,6 +94,7 @@ class LpsAgent:
         """
         await asyncio.to_thread(self._recall_link_bytes)
         await self._clusters.serve()
+        self._metrics.links.end()
 
     def _recall_link_bytes(self) -> None:
         """Continue the byte counts from before a restart, which are in the saved reports. Each report has all counts of

@@ -38,15 +38,23 @@ class LinkMeter(Collector):
         self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # one count each, changed by `counter`
         self.questions: frozenset[str] = frozenset()  # names of questions with their own kind of bytes
         self._earlier: Counter[LinkKey] = Counter()  # the part of the counts from before this process
+        self._is_counting = True
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
         """Return a function that adds a number of bytes to the count of `key`."""
         count = self._bytes[key]
 
         def add(size: int) -> None:
-            count[0] += size
+            if self._is_counting:
+                count[0] += size
 
         return add
+
+    def end(self) -> None:
+        """Count no further bytes, because the run is over. For example, a pod that is replaced later enrols again, but
+        this is no part of the run.
+        """
+        self._is_counting = False
 
     def go_on_from(self, counts: Mapping[LinkKey, int]) -> None:
         """Add the counts that this process had before its restart. If this function is called again with larger counts,

@@ -1,6 +1,7 @@
-"""How many bytes devices send does not depend on which device of a process comes first."""
+"""The bytes of a run depend neither on which device of a process comes first, nor on calls after the run."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,14 @@ import pytest
 from device.agent import DeviceAgent
 from device.rounds import DeviceRounds
 from device.work import DeviceProcess
+from fedstrata.process.logs import EventLog
+from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.trust.security import OPEN
+from gps.kubernetes.backend import Backend
+from gps.run import Run
+from tests.support.programs import LINKS, Counts, total_bytes
 from tests.support.records import summary_of
-from tests.support.tiers import Tiers, small
+from tests.support.tiers import Tiers, counts, small
 
 
 class Told(dict[str, Any]):
@@ -69,3 +76,31 @@ async def model_bytes(folder: Path, of: type[DeviceAgent]) -> int:
 async def test_a_device_behind_others_of_its_process_sends_what_it_sends_alone(tmp_path: Path) -> None:
     alone = await model_bytes(tmp_path / "alone", DeviceAgent)
     assert await model_bytes(tmp_path / "behind", Behind) == alone
+
+
+async def test_devices_that_come_back_after_the_run_change_no_count(tmp_path: Path) -> None:
+    async with Tiers(small(), tmp_path) as tiers:
+        await tiers.start_devices()
+        record = await tiers.ended()
+        host = await tiers.host()  # a replaced pod
+        await asyncio.gather(*(tiers.start_device(host, index) for index in range(5)))
+        counted: Counts = Counter()
+        for metrics in (tiers.metrics, *(lps.metrics for lps in tiers.lps.values())):
+            counted.update({(key.link, key.direction, key.kind, key.end): n for key, n in counts(metrics).items()})
+    assert summary_of(record.folder)["bytes"] == {
+        link: {way: total_bytes(counted, link, way, "parent") for way in ("up", "down")} for link in LINKS
+    }
+    assert record.summary.repeated_bytes is None
+
+
+async def test_a_gps_that_is_restarted_after_the_run_counts_what_the_record_has(tmp_path: Path) -> None:
+    async with Tiers(small(), tmp_path) as tiers:
+        await tiers.start_devices()
+        await tiers.ended()
+        at_end = counts(tiers.metrics)
+    metrics = ProcessMetrics("gps")
+    state = tmp_path / "gps"
+    run = Run(small(), state=state, metrics=metrics, backend=Backend(), log=EventLog("gps"), security=OPEN)
+    metrics.links.counter(LinkKey(link="device-gps", direction="up", kind="control", end="parent"))(100)
+    run.journal.close()
+    assert counts(metrics) == at_end

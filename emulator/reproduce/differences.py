@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from emulator.results.record import RunRecord
-from fedstrata.experiment.links import LINKS, Link
+from fedstrata.experiment.links import LINKS, WAYS, Link
 from fedstrata.process.quoting import quoted
 from fedstrata.record.tables import read_text
 
-# Keys of summary.json that are not compared key by key. `differences` compares the kernels, `_fewer_bytes` the bytes.
+# Keys of summary.json that are not compared key by key. `differences` compares the kernels, and `_fewer_bytes` and
+# `_fewer_needed` the bytes.
 MEASURED = {"wall_seconds", "real", "kernels", "bytes", "bytes_by_kind", "training_bytes", "repeated_bytes"}
 ON_THE_REAL_CLOCK = {"energy"}
 MEASURED_COLUMNS = {"seconds", "bytes_up", "bytes_down"}  # of rounds.csv
@@ -35,7 +36,12 @@ def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
             f"has {quoted(*sorted(true))}; verify the bundle on a processor with the record's kernels"
         )
         return
-    faults = [*_different_keys(theirs, ours), *_fewer_bytes(theirs, ours), *_different_tables(theirs, ours)]
+    faults = [
+        *_different_keys(theirs, ours),
+        *_fewer_bytes(theirs, ours),
+        *_fewer_needed(theirs, ours),
+        *_different_tables(theirs, ours),
+    ]
     yield from faults
     if faults and is_old:
         yield "the record does not name torch's kernels, so all this is expected on a processor of another maker"
@@ -65,13 +71,30 @@ def _fewer_bytes(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     A record may have more bytes, because an interrupted run repeats calls.
     """
     for link in LINKS:
-        for way in ("up", "down"):
+        for way in WAYS:
             said, true = (_carried(each, link, way) for each in (theirs, ours))
             if said < LEAST_BYTES * true:
                 yield f"bytes_by_kind has {said} bytes {way} on {link}, but {true} in the replay"
     pair = [record.summary.training_bytes for record in (theirs, ours)]
     if pair[0] is not None and pair[1] is not None and pair[0].total < LEAST_BYTES * pair[1].total:
         yield f"training_bytes are {pair[0].total}, but {pair[1].total} in the replay"
+
+
+def _fewer_needed(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
+    """Yield a message for each direction in which a record states too many repeated bytes, because costs leave these
+    bytes out. Without them, the record must have at least the bytes of the replay, but the replay's calls that only
+    wait are not required.
+    """
+    repeated = theirs.summary.repeated_bytes
+    for way in WAYS if repeated is not None else ():
+        said = getattr(repeated, way)
+        needed = getattr(theirs.summary.link("device-gps"), way) - said
+        true = _carried(ours, "device-gps", way) - getattr(ours.summary.repeated_bytes, way, 0)
+        if needed < LEAST_BYTES * true:
+            yield (
+                f"repeated_bytes has {said} bytes {way}, which leaves {needed} bytes {way} on device-gps, but the "
+                f"replay needed {true}"
+            )
 
 
 def _carried(record: RunRecord, link: Link, way: str) -> int:

@@ -65,6 +65,35 @@ def test_a_changed_key_is_named(tmp_path: Path, changes: dict[str, Any], said: s
     assert any(each.startswith(said) or said in each for each in found(tmp_path, **changes))
 
 
+BEFORE = {"relevance": {"up": 1000, "down": 500}, "control": {"up": 100, "down": 100}}
+
+
+@pytest.mark.parametrize(
+    ("total", "repeated", "said"),
+    [
+        ((1100, 600), None, []),  # a calm run
+        ((1600, 900), (500, 300), []),  # a run with a killed device
+        ((1100, 600), (150, 125), []),  # the bytes of waiting calls, and the tolerance of 5 %
+        ((1600, 900), (651, 300), ["651 bytes up, which leaves 949 bytes up"]),
+        ((1100, 600), (0, 126), ["126 bytes down, which leaves 474 bytes down"]),
+        ((1100, 600), (1100, 600), ["600 bytes down, which leaves 0 bytes", "1100 bytes up, which leaves 0 bytes"]),
+    ],
+)  # fmt: skip
+def test_repeated_bytes_cannot_hide_bytes_that_the_replay_needed(
+    tmp_path: Path, total: tuple[int, int], repeated: tuple[int, int] | None, said: list[str]
+) -> None:
+    both = ("up", "down")
+    kinds = {"relevance": dict(zip(both, total, strict=True))}
+    changes = {} if repeated is None else {"repeated_bytes": dict(zip(both, repeated, strict=True))}
+    changes |= {"bytes": {"device-gps": kinds["relevance"]}, "bytes_by_kind": {"device-gps": kinds}}
+    calm = {"bytes": {"device-gps": {"up": 1100, "down": 600}}, "bytes_by_kind": {"device-gps": BEFORE}}
+    theirs = write_record(tmp_path / "theirs", kernels={"SkylakeX-1": 5}, **changes)
+    ours = write_record(tmp_path / "ours", kernels={"SkylakeX-1": 5}, **calm)
+    told = list(differences(load_record(theirs), load_record(ours)))
+    assert len(told) == len(said)
+    assert all(part in each for part, each in zip(said, told, strict=True))
+
+
 @pytest.mark.parametrize(
     ("row", "place", "value", "said"),
     [

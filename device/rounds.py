@@ -20,12 +20,12 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import shown
 from fedstrata.process.sleeping import PATIENCE_S, Backoff, hold_s, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
-from fedstrata.rounds.models_and_updates import Offered
-from fedstrata.rounds.offer import MODEL_PART
+from fedstrata.rounds.child.models_and_updates import Offered
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.streams.plan_checks import is_offered
+from fedstrata.streams.streams import MODEL_PART
 from fedstrata.tensors import SMALL_BYTES, PayloadCodec
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb

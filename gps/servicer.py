@@ -8,9 +8,9 @@ from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, Unkn
 from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
-from fedstrata.rounds.child_calls import ChildStream
-from fedstrata.rounds.open_round import Message
-from fedstrata.rounds.reported import check_run
+from fedstrata.rounds.parent.child_calls import ChildStream
+from fedstrata.rounds.parent.open_round import Message
+from fedstrata.rounds.parent.report_checks import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.streams.streams import shares_of

@@ -123,7 +123,7 @@ def _updates_of(experiment: Experiment, security: Security) -> Callable[[Callabl
     secure = experiment.secure_aggregation
     if secure is None:
         return lambda has_member: PlainUpdates()
-    from fedstrata.rounds.mask_keys import MaskedUpdates
+    from fedstrata.rounds.parent.mask_keys import MaskedUpdates
     from fedstrata.trust.mask_proofs import KeyCheck
 
     return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, security.tls).check)

@@ -7,8 +7,8 @@ from typing import Any
 from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, wait_until
-from fedstrata.rounds.child_calls import ChildStream
-from fedstrata.rounds.open_round import Message
+from fedstrata.rounds.parent.child_calls import ChildStream
+from fedstrata.rounds.parent.open_round import Message
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb

@@ -40,13 +40,13 @@ FEATURES = {
     "schedule": Feature(pattern=r"\bschedules?\b", home=(*CLOCK, "fedstrata/experiment/schedule.py"), most=12),
     "questions in rounds": Feature(
         pattern=r"RoundQuestion|RoundAnswer|answered_round|answered_ns|SubmitAnswers|submit_answers|(?-i:\bAsking\b|\bGoOn\b)",
-        home=("lps/question.py", "gps/plans/bundles.py", "fedstrata/rounds/stages.py"),
+        home=("lps/question.py", "gps/plans/bundles.py", "fedstrata/rounds/parent/stages.py"),
         most=12,
     ),
     "secure aggregation": Feature(
         pattern=r"secure[-_ ]?aggregation|mask_?keys?\b|\bmask(s|ed|ing|er)\b|MaskedUpdates|roster_digest",
         home=(
-            "device/masking/", "fedstrata/rounds/mask_keys.py", "fedstrata/trust/mask_proofs.py",
+            "device/masking/", "fedstrata/rounds/parent/mask_keys.py", "fedstrata/trust/mask_proofs.py",
             "fedstrata/experiment/privacy.py",
         ),
         most=12,

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import Shield
-from fedstrata.rounds.models_and_updates import PLAIN
+from fedstrata.rounds.child.models_and_updates import PLAIN
 from fedstrata.trust.security import Security
 
 

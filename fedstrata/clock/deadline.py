@@ -10,7 +10,7 @@ A round can ask the devices a question before they train. The GPS then makes a p
 two deadlines. The time for answers begins with the round. The time for updates begins when the parent knows the plan.
 
 A deadline object only says which children are late. The stages of the round ask it, and leave these children out:
-`fedstrata.rounds.stages` has the order of the calls.
+`fedstrata.rounds.parent.stages` has the order of the calls.
 """
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping

@@ -32,6 +32,7 @@ from fedstrata.tensors.layout import Flat, Layout, TensorSpec
 if TYPE_CHECKING:
     from fedstrata.models import Model
 
+MODEL_PART = "model"  # name of the only part of a cluster's model
 UPDATE_PART = "update"  # name of the only part of an update, or of an aggregate of the shared layers
 WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to multiples of 1 / WEIGHT_GRID, so that their sums are exact
 

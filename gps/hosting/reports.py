@@ -14,7 +14,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import HOLD_S, Changes
 from fedstrata.record.rounds import metrics_of
-from fedstrata.rounds.reported import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds
+from fedstrata.rounds.parent.report_checks import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside

@@ -11,7 +11,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.reported import LONGEST_S
+from fedstrata.rounds.parent.report_checks import LONGEST_S
 from fedstrata.rpc.messages import checked_number
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Roster

@@ -27,12 +27,12 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.children import Refusals
-from fedstrata.rounds.offer import MODEL_PART
-from fedstrata.rounds.open_round import Message
-from fedstrata.rounds.reported import check_run
+from fedstrata.rounds.parent.children import Refusals
+from fedstrata.rounds.parent.open_round import Message
+from fedstrata.rounds.parent.report_checks import check_run
 from fedstrata.rpc.payload import accepted_parts
 from fedstrata.rpc.stream import Supersedable
+from fedstrata.streams.streams import MODEL_PART
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb

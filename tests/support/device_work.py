@@ -11,7 +11,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
-from fedstrata.rounds.models_and_updates import PLAIN
+from fedstrata.rounds.child.models_and_updates import PLAIN
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
 

@@ -12,7 +12,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Intake, OpenRound, Refusals, RoundTerms, on_time
-from fedstrata.rounds.open_round import Around, Verdict
+from fedstrata.rounds.parent.open_round import Around, Verdict
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members

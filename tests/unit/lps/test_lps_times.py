@@ -13,7 +13,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.sleeping import since_ns, wall_time
 from fedstrata.rounds import ReceivedModel
-from fedstrata.rounds.reported import check_lps_rounds
+from fedstrata.rounds.parent.report_checks import check_lps_rounds
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader

@@ -30,7 +30,7 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates
+from fedstrata.rounds.parent.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rules import Gathering
 from fedstrata.store import ModelFile, write_model

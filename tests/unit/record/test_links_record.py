@@ -4,7 +4,7 @@ import pytest
 
 from fedstrata.errors import PayloadError
 from fedstrata.record.links import Real, link_rows, links_csv, real_summary
-from fedstrata.rounds.reported import check_lps_rounds, check_notes
+from fedstrata.rounds.parent.report_checks import check_lps_rounds, check_notes
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2 as pb
 

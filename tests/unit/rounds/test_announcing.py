@@ -9,7 +9,7 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.stages import Announcing
+from fedstrata.rounds.parent.stages import Announcing
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.tensors import ExactSum
 from fedstrata.v1 import rounds_pb2 as pb

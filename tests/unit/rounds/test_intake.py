@@ -13,7 +13,7 @@ from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppe
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
-from fedstrata.rounds.children import ChildState, Upload
+from fedstrata.rounds.parent.children import ChildState, Upload
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from tests.support.gatherings import one_stream, sums_in
 from tests.support.rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.reported import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds, check_notes
+from fedstrata.rounds.parent.report_checks import (
+    HeldOut,
+    check_evaluation,
+    check_link_bytes,
+    check_lps_rounds,
+    check_notes,
+)
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2 as pb
 

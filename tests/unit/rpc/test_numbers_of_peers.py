@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from emulator.runs.client import checked_status
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.reported import HeldOut, check_evaluation, check_lps_rounds, check_notes
+from fedstrata.rounds.parent.report_checks import HeldOut, check_evaluation, check_lps_rounds, check_notes
 from fedstrata.rpc.payload import accepted_parts, payload_header
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Layout, PayloadCodec

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.child_calls import ChildStream
+from fedstrata.rounds.parent.child_calls import ChildStream
 from fedstrata.rpc.chunk import part_parser, serialised_whole
 from fedstrata.rpc.stream import Parts, Turns, header_first, write_all
 from fedstrata.v1 import rounds_pb2 as pb

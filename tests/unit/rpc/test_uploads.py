@@ -14,7 +14,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.sleeping import payload_timeout_s
 from fedstrata.rounds import RoundServer
-from fedstrata.rounds.child_calls import ChildStream
+from fedstrata.rounds.parent.child_calls import ChildStream
 from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import ERROR_KEY, RpcServer
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait

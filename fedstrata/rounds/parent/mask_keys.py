@@ -5,9 +5,8 @@ The parent passes on only public keys, and cannot remove masks with them. If a c
 key, the sum is emptied. The other children then mask their updates again.
 """
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
@@ -15,39 +14,19 @@ from fedstrata.experiment import LinkSettings
 from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.rounds.children import ChildState, Enough
-from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.open_round import Around, Stage, Verdict
-from fedstrata.rounds.plain_updates import PlainUpdates
+from fedstrata.rounds.parent.children import ChildState, Enough
+from fedstrata.rounds.parent.intake import Intake
+from fedstrata.rounds.parent.open_round import Around, Stage, Verdict
+from fedstrata.rounds.parent.plain_updates import PlainUpdates
+from fedstrata.rounds.roster import KEY_BYTES, roster_digest
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
 CheckKey = Callable[[str, pb.MaskKey], None]
-KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_CERTIFICATE_BYTES = 3 << 10
 MOST_KEYS = 16  # most keys of one child in a round; each new key makes all children mask their updates again
-
-
-def roster_digest(roster: pb.Roster) -> bytes:
-    """Return the digest of the values of a roster on which masks depend: ids, public keys and the largest number of
-    examples. Certificates and signatures do not change the digest.
-    """
-    said = hashlib.sha256(f"fedstrata roster {roster.max_examples}\n".encode())
-    for member in roster.members:
-        said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
-    return said.digest()
-
-
-def keys_in(roster: pb.Roster) -> Iterator[tuple[str, pb.MaskKey]]:
-    """Yield the devices of a roster with their keys. Raises PayloadError for a key that has an impossible form."""
-    for member in roster.members:
-        if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
-            raise PayloadError(f"the mask key of {quoted(member.device_id)} is not valid")
-        certificate = roster.certificates[member.certificate]
-        key = pb.MaskKey(public_key=member.public_key, signature=member.signature, certificate=certificate)
-        yield member.device_id, key
 
 
 def check_key(child_id: str, key: pb.MaskKey) -> None:

@@ -12,12 +12,12 @@ from fedstrata.experiment import Encoding
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.payload import PartLayouts, parts_header
 from fedstrata.store import AnyModel
+from fedstrata.streams.streams import MODEL_PART
 from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.codec import SCALED
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
-MODEL_PART = "model"
 KEPT_CHUNKS = 3  # enough, because children begin a download together and stay close to each other
 
 

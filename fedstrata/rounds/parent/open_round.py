@@ -11,9 +11,9 @@ from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import HOLD_S, Changes
-from fedstrata.rounds.children import ChildState, Refusals
-from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.offer import Offer
+from fedstrata.rounds.parent.children import ChildState, Refusals
+from fedstrata.rounds.parent.intake import Intake
+from fedstrata.rounds.parent.offer import Offer
 from fedstrata.v1 import rounds_pb2 as pb
 
 

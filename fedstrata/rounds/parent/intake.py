@@ -12,8 +12,17 @@ from functools import partial
 
 from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, SupersededError
 from fedstrata.experiment import TierDeadline
-from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildReports, ChildState, Enough, RoundResult, Upload
-from fedstrata.rounds.reported import NO_LIMITS, ChildLimits
+from fedstrata.rounds.parent.children import (
+    NO_LEAST,
+    Child,
+    Children,
+    ChildReports,
+    ChildState,
+    Enough,
+    RoundResult,
+    Upload,
+)
+from fedstrata.rounds.parent.report_checks import NO_LIMITS, ChildLimits
 from fedstrata.rules import Gathering
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb

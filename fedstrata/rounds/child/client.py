@@ -12,12 +12,12 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import brief
 from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
-from fedstrata.rounds.models_and_updates import PLAIN, Identity, Offered, ParentCalls, Shield, Update
-from fedstrata.rounds.offer import MODEL_PART
-from fedstrata.rounds.receiving import Receiving
-from fedstrata.rounds.sending import Sending
+from fedstrata.rounds.child.models_and_updates import PLAIN, Identity, Offered, ParentCalls, Shield, Update
+from fedstrata.rounds.child.receiving import Receiving
+from fedstrata.rounds.child.sending import Sending
 from fedstrata.rpc.client import CallError, StatusCode, is_passing, refusal
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.streams.streams import MODEL_PART
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.tensors.codec import SCALED
 from fedstrata.v1 import answers_pb2

@@ -12,10 +12,10 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.children import Refusals
-from fedstrata.rounds.open_round import Message, OpenRound, RoundTerms
-from fedstrata.rounds.reported import check_evaluation, check_run
-from fedstrata.rounds.uploads import Uploads
+from fedstrata.rounds.parent.children import Refusals
+from fedstrata.rounds.parent.open_round import Message, OpenRound, RoundTerms
+from fedstrata.rounds.parent.report_checks import check_evaluation, check_run
+from fedstrata.rounds.parent.uploads import Uploads
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.stream import Turns
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of

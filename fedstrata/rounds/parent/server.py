@@ -10,9 +10,9 @@ from functools import partial
 
 from fedstrata.process.fault_points import reach
 from fedstrata.process.sleeping import wait_awake, wait_until
-from fedstrata.rounds.child_calls import ChildCalls
-from fedstrata.rounds.children import RoundResult
-from fedstrata.rounds.open_round import Around, OpenRound
+from fedstrata.rounds.parent.child_calls import ChildCalls
+from fedstrata.rounds.parent.children import RoundResult
+from fedstrata.rounds.parent.open_round import Around, OpenRound
 from fedstrata.rules import Gathering
 
 

@@ -10,9 +10,9 @@ from fedstrata.errors import PayloadError, SupersededError, UnknownChildError
 from fedstrata.process.fault_points import reach
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
-from fedstrata.rounds.children import ChildState, Refusals, Upload
-from fedstrata.rounds.open_round import OpenRound, RoundTerms, Verdict
-from fedstrata.rounds.reported import check_notes
+from fedstrata.rounds.parent.children import ChildState, Refusals, Upload
+from fedstrata.rounds.parent.open_round import OpenRound, RoundTerms, Verdict
+from fedstrata.rounds.parent.report_checks import check_notes
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import PayloadCodec

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.process.fault_points import reach
-from fedstrata.rounds.models_and_updates import Identity, Update
+from fedstrata.rounds.child.models_and_updates import Identity, Update
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.payload import payload_header
 from fedstrata.streams.streams import UPDATE_PART

@@ -9,7 +9,7 @@ from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds.models_and_updates import Identity, Offered, ReceivedModel, Shield
+from fedstrata.rounds.child.models_and_updates import Identity, Offered, ReceivedModel, Shield
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb

@@ -3,9 +3,9 @@
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import LinkSettings
 from fedstrata.process.quoting import quoted
-from fedstrata.rounds.children import NO_LEAST, Enough
-from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.open_round import Stage
+from fedstrata.rounds.parent.children import NO_LEAST, Enough
+from fedstrata.rounds.parent.intake import Intake
+from fedstrata.rounds.parent.open_round import Stage
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import rounds_pb2 as pb
 

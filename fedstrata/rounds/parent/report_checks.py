@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.clock.reported import check_times, check_work
+from fedstrata.clock.time_checks import check_times, check_work
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED, checked_number

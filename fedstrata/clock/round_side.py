@@ -36,6 +36,9 @@ class Sendable(Protocol):
     def header_part(self, offset: int) -> pb.ModelPart:
         """Return the first message of a download that begins at byte `offset` of the payload."""
 
+    def sent(self, take_turn: TakeTurn, child_id: str, number: int, offset: int) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Return the messages of a download without delays."""
+
 
 class ParentClock:
     """Represent the clock of a parent without delays. Bytes arrive as fast as the machines carry them."""
@@ -78,22 +81,11 @@ class ParentClock:
         """Return an object that delays answers of other devices on their way to a child, one after the other."""
         return Relayed()
 
-    async def model(
+    def model(
         self, take_turn: TakeTurn, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Yield the messages with which a round's model is sent to a child: a header, then the chunks from byte
-        `offset` on. A small model is one message.
-        """
-        if offer.small_reply is not None:
-            yield offer.small_reply
-            reach("download", number)
-            return
-        yield offer.header_part(offset)
-        while offset < offer.codec.payload_bytes:
-            async with take_turn(child_id):
-                yield await offer.chunks.at(offset)
-            offset = offer.chunks.end_of(offset)
-            reach("download", number)
+        """Return the messages with which a round's model is sent to a child, from byte `offset` on."""
+        return offer.sent(take_turn, child_id, number, offset)
 
     def arriving(
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]

@@ -5,10 +5,12 @@ children.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from fedstrata.clock.round_side import TakeTurn
 from fedstrata.experiment import Encoding
+from fedstrata.process.fault_points import reach
 from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.payload import PartLayouts, parts_header
 from fedstrata.store import AnyModel
@@ -77,6 +79,23 @@ class Offer:
         header.CopyFrom(self.header)
         header.offset = offset
         return pb.ModelPart(header=header)
+
+    async def sent(
+        self, take_turn: TakeTurn, child_id: str, number: int, offset: int
+    ) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Yield the messages with which this offer is sent to a child in round `number`: a header, then the chunks from
+        byte `offset` on. A small model is one message.
+        """
+        if self.small_reply is not None:
+            yield self.small_reply
+            reach("download", number)
+            return
+        yield self.header_part(offset)
+        while offset < self.codec.payload_bytes:
+            async with take_turn(child_id):
+                yield await self.chunks.at(offset)
+            offset = self.chunks.end_of(offset)
+            reach("download", number)
 
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
         """Prepare the header and the chunks of this offer. `header` has the values that all offers of the round share.

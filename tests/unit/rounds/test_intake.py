@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppedError, SupersededError
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
-from fedstrata.rounds import intake as intake_module
+from fedstrata.rounds.parent import intake as intake_module
 from fedstrata.rounds.parent.children import ChildState, Upload
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from tests.support.gatherings import one_stream, sums_in

@@ -17,6 +17,7 @@ from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.experiment.quantities import written_devices
+from fedstrata.experiment.sections import AggregationSettings
 from fedstrata.methods import Method, Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
@@ -24,9 +25,9 @@ from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.answers import largest_bytes
-from fedstrata.rules.registry import sends_sums
+from fedstrata.rules.registry import TIERS, make_rule, sends_sums
 from fedstrata.streams.architectures import Architectures
-from fedstrata.streams.homes import are_placed_by_index, lps_known
+from fedstrata.streams.homes import are_placed_by_index, homes_of, lps_known
 from fedstrata.streams.streams import streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
@@ -219,6 +220,24 @@ def _measured(experiment: Experiment) -> dict[str, str]:
     return {"measured": f"the model after each {each}, and the final model, by all devices"}
 
 
+def _rules(experiment: Experiment, method: Method) -> dict[str, str]:
+    """Return a row about the rules by which servers combine updates, with the numbers of children that may lie. If both
+    take the mean, return no row.
+    """
+    if experiment.aggregation == AggregationSettings():
+        return {}
+    lps, count = lps_known(experiment, method), experiment.device_count
+    homes = homes_of(experiment, method, [range(count)]) if lps == 1 or are_placed_by_index(experiment, method) else []
+    fewest = min(map(len, homes), default=0)  # 0: the numbers are known only from the plan
+    children = {"lps": cohort_size(fewest, experiment.training.participation), "gps": lps}
+    said = []
+    for tier, what in zip(TIERS, ("devices", "LPSs"), strict=True):
+        rule, of = make_rule(experiment, tier), children[tier]
+        lies = f" ({rule.withstands(of)} of {of} {what} may lie)" if of and not rule.is_sum else ""
+        said.append(f"{tier.upper()} {rule.options.name}{lies}")
+    return {"combined by": ", ".join(said)}
+
+
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize, dataset: Dataset | None) -> Table:
     method = make_method(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
@@ -228,6 +247,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "clusters": cluster_count(method),
         "LPS": lps_wanted(experiment, method),
         "LPS rounds": f"{training.lps_rounds_per_global_round} per global round",
+        **_rules(experiment, method),
         **_measured(experiment),
         "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",

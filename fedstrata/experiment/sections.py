@@ -274,9 +274,9 @@ class AggregationSettings(Settings):
     """Name the rules by which parents combine the updates of their children."""
 
     lps: SerializeAsAny[RuleSettings] = RuleSettings()
-    """Rule of an LPS for the updates of its devices: `mean`, or own code as `module:Class`."""
+    """Rule of an LPS for its devices' updates: `mean`, `median`, `trimmed_mean`, or own code as `module:Class`."""
     gps: SerializeAsAny[RuleSettings] = RuleSettings()
-    """Rule of the GPS for the updates of the LPSs."""
+    """Rule of the GPS for the LPSs' updates."""
 
 
 class TaskSettings(Settings):

@@ -81,6 +81,12 @@ class Rule:
         """
         return {}
 
+    def withstands(self, children: int) -> int:
+        """Return how many of so many children may send any update, while each element of the combined update stays in
+        the range of the other children's values.
+        """
+        return 0
+
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         """Return an empty total for a stream.
 

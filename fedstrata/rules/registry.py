@@ -13,7 +13,11 @@ Tier = Literal["lps", "gps"]
 TIERS: tuple[Tier, ...] = ("lps", "gps")
 DEFAULT = "mean"
 # By name `module:Class`. The module is imported when the name is first used.
-REGISTRY: Mapping[str, str] = {"mean": "fedstrata.rules.mean:Mean"}
+REGISTRY: Mapping[str, str] = {
+    "mean": "fedstrata.rules.mean:Mean",
+    "median": "fedstrata.rules.median:Median",
+    "trimmed_mean": "fedstrata.rules.trimmed_mean:TrimmedMean",
+}
 RULES = Registry(section="rule", base=Rule, options=RuleSettings, default=DEFAULT, known=REGISTRY)
 
 

@@ -1,0 +1,36 @@
+"""The coordinate-wise trimmed mean of the updates.
+
+Dong Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, Definition 2.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.experiment.sections import RuleSettings
+from fedstrata.rules.base import AllUpdates, Weights
+from fedstrata.tensors import Flat
+
+
+class TrimmedMean(AllUpdates):
+    """Take the mean of each element over the children, without the largest and the smallest values. Each child counts
+    once, so a false number of examples changes nothing.
+    """
+
+    class Options(RuleSettings):
+        cut: float = Field(default=0.2, gt=0, lt=0.5)
+        """Share of the children whose largest values are left out, and whose smallest values, rounded down."""
+
+    options: Options
+
+    def combine(self, updates: Flat, weights: Weights) -> Flat:
+        children = len(updates)
+        cut = self.withstands(children)
+        kept = np.sort(updates, axis=0)[cut : children - cut].astype(np.float64)
+        combined: Flat = (kept.sum(axis=0) / len(kept)).astype(np.float32)
+        return combined
+
+    def withstands(self, children: int) -> int:
+        """Return how many values are left out on each side. The share is an exact decimal number."""
+        return int(Fraction(repr(self.options.cut)) * children)

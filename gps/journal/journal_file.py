@@ -168,13 +168,15 @@ def _state_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> State
 
 
 def create(path: Path) -> None:
-    """Create a journal: a file with all tables, which have no rows yet. The file gets its final name only when all
-    tables are written. So a file of 0 bytes with the final name is always a damaged journal.
+    """Create a journal: a file with all tables, which have no rows yet. One transaction writes all tables, because each
+    transaction waits for the disk four times. The file gets its final name only when all tables are written. So a file
+    of 0 bytes with the final name is always a damaged journal.
     """
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
     open(aside, "xb", opener=only_the_owner).close()  # SQLite gives its log files the same permissions
     database = sqlite3.connect(aside)
+    database.execute("BEGIN")
     for table in TABLES:
         database.execute(_creation(table))
     database.commit()

@@ -18,6 +18,7 @@ from fedstrata.v1.rounds_pb2 import LpsRound
 from gps.journal.answers import BEFORE
 from gps.journal.devices import DeviceRow
 from gps.journal.journal import Journal
+from gps.journal.journal_file import create
 from gps.journal.rounds import LpsRounds
 from gps.record import wall_seconds
 
@@ -50,6 +51,12 @@ def filled(folder: Path, devices: int = 3) -> Path:
     journal.rounds.add([("lps-0", 0, b"row")])
     journal.close()
     return folder / "journal.sqlite"
+
+
+def test_a_new_journal_is_one_transaction_since_each_waits_for_the_disk(tmp_path: Path) -> None:
+    create(tmp_path / "journal.sqlite")
+    header = (tmp_path / "journal.sqlite").read_bytes()[:100]
+    assert int.from_bytes(header[24:28], "big") == 1  # SQLite's file change counter
 
 
 def test_a_journal_that_cannot_be_opened_for_now_is_not_to_be_moved_away(

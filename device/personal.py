@@ -77,9 +77,11 @@ class PersonalStore:
     def mark_born(self) -> None:
         """Write a marker file, which says that this device keeps state in this run. If the GPS knows the device later,
         but the marker is missing, the device's state was lost.
+
+        Like a state, the marker survives the end of the process, but may be lost if the machine crashes.
         """
         if not self.was_born():
-            write_sealed(self._marker, json.dumps(self._owner).encode())
+            write_sealed(self._marker, json.dumps(self._owner).encode(), durable=False)
 
     def was_born(self) -> bool:
         """Return whether the marker of this run and device exists. If the marker is damaged, return True."""

@@ -187,6 +187,14 @@ def test_birth_is_remembered_by_run_and_device_also_where_the_marker_is_damaged(
     assert store(tmp_path).was_born()
 
 
+def test_no_device_waits_for_the_disk_to_enrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    store(tmp_path / "new").mark_born()
+    assert flushed == []
+    assert store(tmp_path / "new").was_born()
+
+
 def test_a_device_killed_while_it_keeps_a_state_has_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with_rounds(folder, 0, 1)

@@ -135,3 +135,13 @@ def test_what_own_code_leaves_behind_ends_with_the_service() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as service:
         said, _ = service.communicate(timeout=60)  # until nobody holds its output
     assert (service.returncode, len(said.splitlines())) == (3, 1)
+
+
+def test_a_process_is_ready_without_a_collection_of_the_modules_that_it_has_loaded() -> None:
+    program = (
+        "import gc; gc.disable(); from fedstrata.process.process import spare_what_is_loaded;"
+        "seen = []; gc.callbacks.append(lambda phase, info: seen.append(phase));"
+        "spare_what_is_loaded(); print(seen, gc.get_freeze_count() > 10_000, gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] True True\n"

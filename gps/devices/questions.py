@@ -1,8 +1,8 @@
 """The questions that devices answer before training. The GPS takes and keeps the answers. If a question is relayed, the
 GPS also sends the answers to other devices.
 
-The GPS reads answers from the journal and sends them one at a time. So neither the GPS nor a device has all answers in
-memory.
+The GPS reads answers from the journal and sends them one at a time. So neither the GPS nor a device has all large
+answers in memory.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from fedstrata.methods import Arrays, Candidate, Method, Moment, Question, place
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes, hold_s, wait_until
-from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named, refused_by_method
+from fedstrata.rpc.answers import arrays_of, payload_bytes, question_named, refused_by_method
 from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2 as pb
 from fedstrata.v1 import rounds_pb2
+from gps.devices.relayed import RelayedAnswers
 from gps.devices.roster import Device, Roster
 from gps.journal.journal import Journal
 
@@ -41,7 +42,8 @@ class Questions:
         self._journal = journal
         self._log = log
         self.asked = [question for question in method.questions() if question.moment is Moment.BEFORE]
-        relays = method.relays() if any(question.relayed for question in self.asked) else ()
+        self._relayed = RelayedAnswers(journal.answers, [question for question in self.asked if question.relayed])
+        relays = method.relays() if self._relayed.names else ()
         self._relays = [index for index in relays if index not in roster.newcomers]
         self._decided = {index: asyncio.Event() for index in self._relays}
         self.changes = Changes()
@@ -191,10 +193,9 @@ class Questions:
                     return
                 other = self._roster.devices.get(index)
                 if other is not None and question.name in other.answered and not other.refused and not other.is_late:
-                    answer = pb.Answer.FromString(self._journal.answers.one(question.name, index))
-                    await relay.carry(self._decided_ns.get(index, 0), answer.ByteSize())
-                    header = pb.AnswerHeader(device_id=other.device_id, device_index=other.device_index)
-                    for part in answer_parts(answer, header):
+                    answer = self._relayed.of(question.name, other.device_id, index)
+                    await relay.carry(self._decided_ns.get(index, 0), answer.size)
+                    for part in answer.parts:
                         yield part
                         reach("profile_relay")
             if device.is_late and self.sponsors is None:
@@ -223,8 +224,8 @@ class Questions:
     def _is_decided(self, index: int) -> bool:
         """Return whether a device's answers to relayed questions have arrived, or can no longer arrive."""
         device = self._roster.devices.get(index)
-        relayed = {question.name for question in self.asked if question.relayed}
-        return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
+        has_ended = device is not None and (self._relayed.names <= device.answered or bool(device.refused))
+        return self.is_closed or has_ended
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:

@@ -67,12 +67,13 @@ def forget_changed() -> None:
     imported the code. A notebook needs this, because the processes of a run always import the present files.
     """
     elsewhere = [folder for folder in _folders if folder != str(Path.cwd())]
-    if not elsewhere and all(path.is_file() and path.read_bytes() == text for path, text in _imported.items()):
-        return
+    has_changed = any(not path.is_file() or path.read_bytes() != text for path, text in _imported.items())
+    gone = [path for path in _imported if has_changed or any(path.is_relative_to(folder) for folder in elsewhere)]
     sys.path[:] = [place for place in sys.path if place not in elsewhere]
     _folders[:] = [folder for folder in _folders if folder not in elsewhere]
-    _forget(_imported)
-    _imported.clear()
+    _forget(gone)
+    for path in gone:
+        del _imported[path]
 
 
 def _forget(paths: Iterable[Path]) -> None:

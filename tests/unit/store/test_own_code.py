@@ -1,6 +1,7 @@
 """The digests of own code: which files they cover, and what happens if a file changes."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.own_files import own_files
-from fedstrata.plugins import forget_changed, load_plugin
+from fedstrata.plugins import forget_changed, load_plugin, look_also_in
 from fedstrata.store.own_code import changed_code, check_code, check_files, with_digests
 
 TEXT = """
@@ -144,3 +145,22 @@ def test_own_code_of_another_current_folder_is_forgotten(tmp_path: Path, monkeyp
         (tmp_path / name / "roamed.py").write_text(f"def f():\n    return 'later {name}'\n")
         forget_changed()
         assert load_plugin("roamed:f", "model")() == f"later {name}"
+
+
+def test_another_current_folder_changes_only_modules_of_the_folder_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, here = tmp_path / "named", tmp_path / "here"
+    for folder in (named, here):
+        folder.mkdir()
+    (named / "stays_here.py").write_text("class Net:\n    pass\n")
+    (here / "goes_away.py").write_text("class Net:\n    pass\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    look_also_in([named])
+    monkeypatch.chdir(here)
+    net, gone = load_plugin("stays_here:Net", "model"), load_plugin("goes_away:Net", "model")
+    monkeypatch.chdir(tmp_path)
+    forget_changed()
+    assert load_plugin("stays_here:Net", "model") is net
+    monkeypatch.chdir(here)
+    assert load_plugin("goes_away:Net", "model") is not gone

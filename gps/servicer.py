@@ -148,7 +148,7 @@ class GpsServicer(GpsServiceServicer):
                 waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
                 await context.write(rounds_pb2.ModelPart(waiting=waiting))
                 return
-        await write_all(run.rounds.server.fetch(request), context)
+        await write_all(run.rounds.fetch(request), context)
 
     async def SubmitAggregate(
         self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any

@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import GpsClock
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer
-from fedstrata.store import AnyModel
+from fedstrata.store import AnyModel, ModelFile
+from fedstrata.v1 import rounds_pb2 as pb
 from gps.journal.journal import Journal
 from gps.plans.places import Places
 from gps.plans.vector_files import VectorFiles
@@ -130,14 +132,46 @@ class GlobalRounds:
         return self._keeper.models(self.final, self.global_round)
 
     def _open(self, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool) -> None:
-        intake = Intake(children=children, wait=self._experiment.deadlines.gps, executor=self._executor)
-        opened = OpenRound(
-            number=self.global_round,
-            global_round=self.global_round,
-            offers={0: self._keeper.offer(model, self.global_round)},
-            intake=intake,
+        self.server.open(self._round(self.global_round, model, children, evaluate_only=evaluate_only))
+
+    def _round(
+        self, global_round: int, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool
+    ) -> OpenRound:
+        return OpenRound(
+            number=global_round,
+            global_round=global_round,
+            offers={0: self._keeper.offer(model, global_round)},
+            intake=Intake(children=children, wait=self._experiment.deadlines.gps, executor=self._executor),
             evaluate_only=evaluate_only,
             plan_version=self._places.version,
-            begins_ns=self._clock.begins_ns(self.global_round),
+            begins_ns=self._clock.begins_ns(global_round),
         )
-        self.server.open(opened)
+
+    # --- what LPSs ask ------------------------------------------------------------------------
+
+    async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Yield the reply to an LPS's request for the vector of the open global round.
+
+        Without deadlines, an LPS with a damaged file may repeat the two global rounds before the open one. Between
+        these two rounds, the LPS gets the vector with which the second of them began.
+        """
+        closed = await asyncio.to_thread(self._repeated_by, request)
+        if closed is None:
+            async for part in self.server.fetch(request):
+                yield part
+                del part  # releases the memory of this chunk while the next one is awaited
+            return
+        with closing(closed):
+            opened = self._round(request.sent_round + 1, closed, {}, evaluate_only=False)
+            async for part in self.server.fetch_closed(opened, request):
+                yield part
+                del part
+
+    def _repeated_by(self, request: pb.FetchModelRequest) -> ModelFile | None:
+        """Return the vector of the closed global round that an LPS must repeat next. If the LPS repeats no round, or
+        the vector's file is damaged, return None.
+        """
+        has_deadline = self._experiment.deadlines.gps.deadline_s is not None
+        if has_deadline or request.sent_round < 0 or request.sent_round != self.global_round - 2:
+            return None
+        return self._files.earlier(request.sent_round + 1)

@@ -55,9 +55,23 @@ class VectorFiles:
         return found, global_round
 
     def _open(self, global_round: int) -> ModelFile:
+        found = self._whole(global_round)
+        self._optimiser.begin(global_round, self.keeper.layout(global_round))
+        return found
+
+    def earlier(self, global_round: int) -> ModelFile | None:
+        """Return the file with the vector at the start of an earlier global round. If the file is missing or damaged,
+        return None.
+        """
+        try:
+            return self._whole(global_round)
+        except StateError as error:
+            self._log.warning("state_passed_over", reason=str(error))
+            return None
+
+    def _whole(self, global_round: int) -> ModelFile:
         found = ModelFile(self._path(global_round), self.keeper.layout(global_round))
         found.verify()
-        self._optimiser.begin(global_round, self.keeper.layout(global_round))
         expected = self._metadata(global_round)
         if found.metadata != expected:
             raise StateError(f"{found.path} has metadata {found.metadata}, expected {expected}; was it renamed?")

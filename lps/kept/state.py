@@ -7,7 +7,8 @@ model.
 The base of an LPS round is the model at the start of its global round. At the end of the global round, the LPS sends
 the GPS the difference from this base. With 5 LPS rounds per global round, the base of LPS rounds 10 to 14 is the model
 of LPS round 10. So an LPS can continue from LPS round 12 only if it has the files of LPS rounds 10 and 12. The folder
-keeps the files of the present and of the previous global round.
+keeps the files of the present and of the previous global round. If a file is damaged, the LPS continues from an older
+file, and trains again with the same results (`oldest_usable` in `lps.kept.takeover` says how old it may be).
 
 Each term has its own folder (`SessionParts.folder_of`).
 """

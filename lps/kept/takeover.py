@@ -11,7 +11,7 @@ from contextlib import closing
 
 from fedstrata.errors import StateError
 from fedstrata.rounds import ReceivedModel
-from fedstrata.store import AnyModel
+from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel
 from fedstrata.tensors import Flat
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import SessionParts
@@ -145,19 +145,21 @@ def oldest_usable(term: int, global_round: int, rounds_per_global: int, *, is_ex
     """Return the earliest LPS round from which an LPS can continue by itself, or -1 if it can begin with the initial
     model. The global round `global_round` is open at the GPS. `is_exact` says that no model may change.
 
-    In term 0 and the first global round, the LPS can begin with the initial model. Otherwise, if models may change, a
-    state of any LPS round is enough, because the other LPSs continue without an LPS that is late. If no model may
-    change, the LPS needs at least the start of the last LPS round of the previous global round. An LPS that lost no
-    file has this state, even if it was killed before it saved the start of the open global round.
+    If models may change, a state of any LPS round is enough, because the other LPSs continue without an LPS that is
+    late. If no model may change, the LPS trains again from its state, and the GPS has the vectors of the open global
+    round and of the previous one. So a state of the two previous global rounds is enough. If one file of an LPS is
+    damaged, the LPS has such a state, even if it was killed before it saved the start of the open global round.
 
-    With 3 LPS rounds per global round, LPS rounds 6 to 8 belong to global round 2:
+    In term 0 the LPS can begin with the initial model, as long as it could continue from LPS round 0.
 
-    >>> oldest_usable(0, 2, 3, is_exact=True), oldest_usable(0, 2, 3, is_exact=False)
-    (5, 0)
+    With 3 LPS rounds per global round, LPS rounds 9 to 11 belong to global round 3:
+
+    >>> oldest_usable(0, 3, 3, is_exact=True), oldest_usable(0, 3, 3, is_exact=False)
+    (3, 0)
     """
-    if not term and not global_round:
-        return -1
-    return max(0, global_round * rounds_per_global - 1) if is_exact else 0
+    oldest = max(0, global_round - GLOBAL_ROUNDS_KEPT) * rounds_per_global if is_exact else 0
+    can_begin = not term and not oldest and (is_exact or not global_round)
+    return -1 if can_begin else oldest
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:

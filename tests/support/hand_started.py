@@ -48,10 +48,10 @@ class Processes:
         """Start the GPS once more, where it was."""
         self._start_gps("--listen", self.gps).addresses()
 
-    def lps(self, number: int) -> Program:
+    def lps(self, number: int, *, environment: Mapping[str, str] | None = None) -> Program:
         name = f"lps-{number}"
         words = (*self._common, "--gps", self.gps, "--lps-id", name, "--state", str(self.folder / name))
-        return self._start("lps", name, *words)
+        return self._start("lps", name, *words, environment=environment)
 
     def devices(
         self,

@@ -4,7 +4,7 @@ An LPS has one `RoundServer` for each cluster or, if clusters span LPSs, one for
 `RoundServer` for all rounds with LPSs.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,9 @@ from fedstrata.process.sleeping import wait_awake, wait_until
 from fedstrata.rounds.parent.child_calls import ChildCalls
 from fedstrata.rounds.parent.children import RoundResult
 from fedstrata.rounds.parent.open_round import Around, OpenRound
+from fedstrata.rounds.parent.report_checks import check_run
 from fedstrata.rules import Gathering
+from fedstrata.v1 import rounds_pb2 as pb
 
 
 class RoundServer(ChildCalls):
@@ -39,6 +41,17 @@ class RoundServer(ChildCalls):
         self.terms.clock.round_opened()
         self._metrics.round_opened(opened.number)
         self._changes.tell()
+
+    async def fetch_closed(
+        self, closed: OpenRound, request: pb.FetchModelRequest
+    ) -> AsyncIterator[pb.ModelPart | bytes]:
+        """Yield the model of a round that was closed before, for a child that must repeat this round."""
+        check_run(self.terms.run_id, request.run_id)
+        self.refused.check(request.child_id)
+        closed.announce(self.terms.run_id, self.terms.link.down)
+        async for part in self._parts_for(closed, request):
+            yield part
+            del part  # releases the memory of this chunk while the next one is awaited
 
     def finish(self, reason: str = "") -> None:
         """Reply to every child from now on that the run is over. If the run failed, the reply has the reason."""

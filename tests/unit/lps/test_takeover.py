@@ -271,27 +271,30 @@ def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int 
     [
         (0, 0, True, -1),  # it can begin with the initial model
         (1, 0, True, 0),  # another LPS may have begun
-        (0, 2, True, 5),
+        (0, 2, True, -1),
+        (1, 2, True, 0),
+        (0, 3, True, 3),
+        (0, 9, True, 21),  # global round 7
         (0, 2, False, 0),
     ],
 )
-def test_an_lps_needs_the_start_of_the_last_round_before_the_global_round_unless_models_may_change(
+def test_an_lps_trains_again_from_a_state_of_the_two_global_rounds_before_the_open_one(
     term: int, global_round: int, is_exact: bool, oldest: int
 ) -> None:
     assert oldest_usable(term, global_round, 3, is_exact=is_exact) == oldest
 
 
-@pytest.mark.parametrize("held_round", [4, 9])
+@pytest.mark.parametrize("held_round", [7, 12])
 async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(tmp_path: Path, held_round: int) -> None:
-    shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
-    cluster = Cluster(home_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2)
+    shared = ReceivedModel(round=3, global_round=3, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
+    cluster = Cluster(home_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=3)
     shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
     session = session_of(EXPERIMENT, tmp_path, cluster, shared, STREAMS)
     taking_over = asyncio.create_task(session.recover(shown.put_nowait))
     gathering = await shown.get()
     await told(gathering, "a", held_round)
     await gathering.take_model(header_of("a", held_round, MODEL), parts_of(MODEL))
-    with pytest.raises(StateError, match=f"is of LPS round {held_round}, while the GPS is at global round 3"):
+    with pytest.raises(StateError, match=f"is of LPS round {held_round}, while the GPS is at global round 4"):
         await taking_over
 
 
@@ -442,7 +445,7 @@ async def test_a_state_that_is_too_old_is_named(tmp_path: Path, damaged: tuple[i
     for number in damaged:
         state.path_of(number).write_bytes(b"")
     parts = SimpleNamespace(
-        lps=SimpleNamespace(experiment=EXPERIMENT), cluster=Cluster(home_id="lps-0", global_round=2), rounds=3, log=LOG,
+        lps=SimpleNamespace(experiment=EXPERIMENT), cluster=Cluster(home_id="lps-0", global_round=4), rounds=3, log=LOG,
         clock=SimpleNamespace(kept_here="the times of links"),
     )  # fmt: skip
     with pytest.raises(StateError) as raised:

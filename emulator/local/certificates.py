@@ -54,7 +54,8 @@ class RunCertificates:
     def _issued(self, name: str, names: list[Name]) -> Path:
         place = self._folder / name
         with claimed(self._folder):
-            issue_into(self._folder, self.authority(), names, place)
+            # A continued run issues all certificates again, so none must survive a crash of the machine.
+            issue_into(self._folder, self.authority(), names, place, durable=False)
         return place
 
 
@@ -66,9 +67,10 @@ def issue_into(
     *,
     days: int = CERTIFICATE_DAYS,
     server_domain: str = "",
+    durable: bool = True,
 ) -> None:
     """Write a new certificate, and the list of revoked names of `folder`, into its subfolder `place`. The caller has
-    claimed `folder`.
+    claimed `folder`. With `durable`, flush each file to disk.
     """
-    write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
-    authority.issue(names, place, days=days, server_domain=server_domain)
+    write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files(), durable=durable)
+    authority.issue(names, place, days=days, server_domain=server_domain, durable=durable)

@@ -122,10 +122,18 @@ class Authority:
         write_private(folder, self.files())
 
     def issue(
-        self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS, server_domain: str = ""
+        self,
+        names: Collection[Name],
+        folder: Path,
+        *,
+        days: int = CERTIFICATE_DAYS,
+        server_domain: str = "",
+        durable: bool = True,
     ) -> None:
-        """Write a new key and a certificate with these names to a folder. Raises CertificateError like `issued`."""
-        write_private(folder, self.issued(names, days=days, server_domain=server_domain))
+        """Write a new key and a certificate with these names to a folder. With `durable`, flush each file to disk.
+        Raises CertificateError like `issued`.
+        """
+        write_private(folder, self.issued(names, days=days, server_domain=server_domain), durable=durable)
 
     def issued(
         self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS, server_domain: str = ""

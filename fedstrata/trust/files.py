@@ -388,13 +388,13 @@ def tls_arguments(folder: Path | None) -> tuple[str, ...]:
     return "--tls", str(folder or ""), "--revoked", "", "--server-domain", ""
 
 
-def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_private(folder: Path, files: Mapping[str, bytes], *, durable: bool = True) -> None:
     """Write files to a folder, in the order of `files`, which has their content by name. Only their owner may read
-    them.
+    them. With `durable`, flush each file to disk.
     """
     private_folder(folder)
     for name, content in files.items():
-        with write_aside(folder / name) as file:
+        with write_aside(folder / name, durable=durable) as file:
             file.write(content)
 
 

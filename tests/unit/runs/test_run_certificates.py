@@ -1,5 +1,8 @@
+import os
 import stat
 from pathlib import Path
+
+import pytest
 
 from emulator.local.certificates import RunCertificates
 from fedstrata.experiment_file import parse_experiment
@@ -22,6 +25,18 @@ def test_a_run_that_goes_on_does_so_with_its_authority(tmp_path: Path) -> None:
     second = RunCertificates(tmp_path, SMALL).of_operator().tls
     assert first.ca == second.ca
     assert first.cert != second.cert
+
+
+def test_only_the_authority_waits_for_the_disk_since_certificates_are_issued_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    made = RunCertificates(tmp_path, SMALL)
+    assert len(flushed) == 4  # key and certificate, and the name of each in its folder
+    made.of_server("gps")
+    made.of_devices("devices-0-11", range(12))
+    assert len(flushed) == 4
 
 
 def test_an_authority_that_was_half_written_is_made_anew(tmp_path: Path) -> None:

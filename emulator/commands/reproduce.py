@@ -74,6 +74,9 @@ def verify(
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="S", help="Draw by this seed.", show_default="a new one")
     ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Accept a bundle without some runs of its sweep, such as a deleted run.")
+    ] = False,
     jobs: Jobs = None,
     output: Output,
 ) -> None:
@@ -91,7 +94,7 @@ def verify(
     drawn_by = secrets.randbelow(1 << 31) if seed is None else seed
     with opened(bundle) as found:
         display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
-        verdict = do_verify(found, cells=cells, seed=drawn_by, display=display, jobs=jobs)
+        verdict = do_verify(found, cells=cells, seed=drawn_by, may_be_partial=partial, display=display, jobs=jobs)
     _tell_verdict(verdict, drawn_by, console, is_json=output.is_json)
     if verdict.failure is not None:
         raise verdict.failure

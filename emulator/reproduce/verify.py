@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.console.units import counted
 from emulator.reproduce.bundle import Bundle
 from emulator.reproduce.differences import differences, short
 from emulator.reproduce.page import WRITTEN, section
@@ -50,6 +51,7 @@ class Verdict:
 
     complete: int
     incomplete: tuple[str, ...]  # runs of the sweep without a completed record
+    may_be_partial: bool  # whether incomplete runs are no fault
     faults: tuple[str, ...]
     replays: tuple[Replay, ...]
 
@@ -57,12 +59,20 @@ class Verdict:
     def failure(self) -> DataError | None:
         """The error to raise if the check or a replay found a fault. None if they found no fault."""
         found = [*self.faults, *(f"{each.run.label}: {fault}" for each in self.replays for fault in each.faults)]
+        if self.incomplete and not self.may_be_partial:
+            missing, runs = len(self.incomplete), self.complete + len(self.incomplete)
+            found.append(
+                f"{missing} of {counted(runs, 'run')} without a completed record; ask for the record, or check the "
+                "other runs with --partial"
+            )
         return DataError("; ".join(found)) if found else None
 
 
-def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs: int | None = None) -> Verdict:
+def verify(
+    bundle: Bundle, *, cells: int, seed: int, may_be_partial: bool, display: SweepDisplay, jobs: int | None = None
+) -> Verdict:
     """Check a bundle, and replay some of its completed runs. `cells` is the number of runs to replay. `seed` decides
-    which runs are drawn.
+    which runs are drawn. Unless `may_be_partial`, a run without a completed record is a fault.
 
     Raises:
         DataError: the bundle has no completed run.
@@ -78,6 +88,7 @@ def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs
     return Verdict(
         complete=len(done),
         incomplete=tuple(run.label for run in bundle.sweep.runs if run.path not in complete),
+        may_be_partial=may_be_partial,
         faults=tuple(faults),
         replays=tuple(_replayed(bundle, drawn, display, jobs)),
     )

@@ -164,9 +164,9 @@ def agreeing(bundle: Path) -> Path:
     return bundle
 
 
-def verified(bundle: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def verified(bundle: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     capsys.readouterr()
-    code = cli.execute(["verify", str(bundle), "--cells", "0", "--quiet"])
+    code = cli.execute(["verify", str(bundle), "--cells", "0", "--quiet", *words])
     told = capsys.readouterr()
     assert told.err.count("\n") <= 1
     return code, told.out + told.err
@@ -235,14 +235,16 @@ def test_a_run_folder_that_is_a_link_is_refused(
 
 
 @pytest.mark.parametrize("change", [shutil.rmtree, with_key("status", "failed")])
-def test_runs_without_a_completed_record_are_named(
+def test_a_run_without_a_completed_record_is_a_fault_unless_a_part_was_asked_for(
     bundle: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object]
 ) -> None:
     change(bundle / "runs" / "base" / "seed-3")
-    code, told = verified(agreeing(bundle), capsys)
-    assert code == 0
-    assert "the tables follow from the records of 1 of 2" in told
-    assert "without a completed record: (base, seed 3)" in told
+    for words, expected in (((), 3), (("--partial",), 0)):
+        code, told = verified(agreeing(bundle), capsys, *words)
+        assert code == expected, told
+        assert "the tables follow from the records of 1 of 2" in told
+        assert "without a completed record: (base, seed 3)" in told
+        assert ("1 of 2 runs without a completed record; ask for" in " ".join(told.split())) == (expected == 3)
 
 
 def test_bytes_are_the_sum_of_their_kinds(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

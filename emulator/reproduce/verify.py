@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from emulator.sweeps.tables import markdown
 from emulator.sweeps.worth import gains_csv
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
 from fedstrata.experiment import Experiment
+from fedstrata.record.summary import LinkBytes
 from fedstrata.record.tables import read_text
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
@@ -112,23 +114,33 @@ def _completed(bundle: Bundle) -> list[Done]:
 
 
 def _strange_runs(bundle: Bundle) -> Iterator[str]:
-    """Yield a message for each run in the bundle that is not a run of its sweep, such as one with a bad result."""
+    """Yield a message for each folder in `runs` that no run of the sweep has, such as one with a bad result."""
     known = {bundle.folder / run.path for run in bundle.sweep.runs}
-    for path in sorted((bundle.folder / "runs").glob("**/seed-*/summary.json")):
-        if path.parent not in known:
-            place = path.parent.relative_to(bundle.folder)
-            yield f"{place} is not a run of {SWEEP}; add its cell and seed, or remove the folder"
+    above = {parent for path in known for parent in path.parents}
+    for folder, inner, _ in os.walk(bundle.folder / "runs"):
+        for path in sorted(Path(folder, name) for name in inner):
+            if path not in known | above:
+                yield f"{path.relative_to(bundle.folder)} is not a run of {SWEEP}; add its cell and seed, or remove it"
+        inner[:] = [name for name in inner if Path(folder, name) in above]
 
 
 def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
     """Yield a message for each contradiction between the files of a run, or between a run and its experiment."""
     for run, record in done:
-        found = (*_wrong_keys(run.experiment, record), *_missing_models(record), *wrong_models(record))
-        yield from (f"{run.label}: {said}" for said in (*found, *_wrong_page(record)))
+        found = (*_strange_keys(record), *_wrong_keys(run.experiment, record), *_wrong_page(record))
+        yield from (f"{run.label}: {said}" for said in (*found, *_missing_models(record), *wrong_models(record)))
+
+
+def _strange_keys(record: RunRecord) -> Iterator[str]:
+    """Yield a message for the first entry of summary.json that reading it ignores, such as one that is there twice."""
+    text = read_text(record.folder / "summary.json")
+    found, true = (json.loads(each, object_pairs_hook=tuple) for each in (text, record.summary.text()))
+    if strange := [entry for entry in found if found.count(entry) > 1 or entry not in true]:
+        yield f"{strange[0][0]!r:.80} of summary.json is unknown, there twice or of another form; remove it"
 
 
 def _wrong_keys(experiment: Experiment, record: RunRecord) -> Iterator[str]:
-    """Yield a message for each key of summary.json that contradicts the experiment."""
+    """Yield a message for each key of summary.json that contradicts the experiment or rounds.csv."""
     summary, tasks = record.summary, experiment.task_of_devices()
     expected = {
         "experiment_sha256": experiment.digest,
@@ -142,10 +154,13 @@ def _wrong_keys(experiment: Experiment, record: RunRecord) -> Iterator[str]:
     for key, true in expected.items():
         if getattr(summary, key) != true:
             yield f"{key} of summary.json is {short(getattr(summary, key))}, but the experiment gives {short(true)}"
-    for link, counted in summary.bytes.items() if summary.bytes_by_kind else ():
+    for link, total in summary.bytes.items() if summary.bytes_by_kind else ():
         kinds = summary.bytes_by_kind.get(link, {}).values()
-        if (counted.up, counted.down) != (sum(each.up for each in kinds), sum(each.down for each in kinds)):
+        if (total.up, total.down) != (sum(each.up for each in kinds), sum(each.down for each in kinds)):
             yield f"bytes of {link} in summary.json are not the sums of bytes_by_kind"
+    sums = LinkBytes(up=sum(row.bytes_up for row in record.rounds), down=sum(row.bytes_down for row in record.rounds))
+    if summary.training_bytes not in (None, sums):
+        yield "training_bytes of summary.json are not the sums of rounds.csv"
 
 
 def _missing_models(record: RunRecord) -> Iterator[str]:
@@ -215,11 +230,12 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
     """Yield a message for each difference between the bundle's published table and the table of the same name in the
-    installed Fedstrata. Values, measure, decimals and experiments are compared.
+    installed Fedstrata.
     """
     try:
         own = find_table(table.name)
-    except ExperimentError:
+    except ExperimentError as error:
+        yield f"{TABLE}: {error}"
         return
     if lacking := sorted(set(own.sweep.seeds) - set(table.sweep.seeds)):
         yield f"{TABLE}: the table of this Fedstrata also has the seeds {', '.join(map(str, lacking))}"
@@ -227,14 +243,15 @@ def _wrong_published(table: PublishedTable) -> Iterator[str]:
     for place in dict.fromkeys([*own.values, *table.values]):
         if own.values.get(place) != table.values.get(place):
             yield f"{place.label}: the published value differs from this Fedstrata's table"
-    if (own.about.measure, own.about.decimals) != (table.about.measure, table.about.decimals):
-        yield f"{TABLE}: measure or decimals differ from this Fedstrata's table"
+    for key, true in own.about:
+        if key != "values" and getattr(table.about, key) != true:
+            yield f"{TABLE}: {key} differs from this Fedstrata's table"
     if [run.experiment.digest for run in own.sweep.runs] != [run.experiment.digest for run in table.sweep.runs]:
         yield f"{TABLE}: the experiments differ from this Fedstrata's table"
 
 
 def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
-    """Yield a message for each row of table.csv that differs from the records."""
+    """Yield a message for the first row of table.csv that differs from the records."""
     try:
         found = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -248,6 +265,7 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
             wrong = next((pair for pair in zip(said, true, strict=False) if pair[0] != pair[1]), ("", ""))
             cell, measure = ", ".join(true[: 1 + axes]), true[1 + axes]
             yield f"table.csv: {cell}: {measure} is {wrong[0]!r:.40}, but the records give {wrong[1]!r:.40}"
+            return
 
 
 def _wrong_text(path: Path, expected: str) -> Iterator[str]:

@@ -64,6 +64,8 @@ class Table(Generic[R]):
         missing = [name for name in self.columns if name not in header and name not in self.later]
         if missing:
             raise DataError(f"{path} has no column {missing[0]!r}")
+        if twice := [name for place, name in enumerate(header) if name in header[:place]]:
+            raise DataError(f"{path} has the column {twice[0]!r:.80} twice; remove one")
         return tuple(self._parsed(header, row, f"{path} row {line}") for line, row in enumerate(table[1:], start=2))
 
     def read_if_there(self, path: Path) -> tuple[R, ...]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from emulator.commands import main as cli
+from emulator.reproduce.table import TABLES
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="starts the processes of a run"),
@@ -51,6 +52,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out" / "tiny"
 
 
+@pytest.fixture(autouse=True)
+def known(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is one of this Fedstrata's published tables."""
+    monkeypatch.setattr("emulator.reproduce.table.TABLES", done.parents[1] / "tables")
+
+
 def test_the_page_has_all_runs_of_both_calls(done: Path) -> None:
     page = (done / "reproduced.md").read_text(encoding="utf-8")
     assert "| fedavg | 2 | 10.00 ± 200.00 |" in page
@@ -82,7 +89,10 @@ def test_replayed_runs_of_a_tar_are_equal_to_the_bit(
 
 
 @pytest.mark.timeout(600)
-def test_the_bundle_on_the_page_has_the_same_bits_on_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_bundle_on_the_page_has_the_same_bits_on_this_machine(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.reproduce.table.TABLES", TABLES)
     code, told = verified(BUNDLE, capfd, "--cells", "10")
     assert "the tables follow from the records of 36" in told, told
     if "bits cannot be compared" in told or "does not name torch's kernels" in told:
@@ -135,6 +145,8 @@ SUMMARY = "runs/fedavg/seed-4/summary.json"
         ("reproduced.md", lambda text: text.replace("1 within", "2 within"), "records give Of 2 published values: 1"),
         ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "give | fedavg | 2 | 10.00"),
         ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md has the row"),
+        ("published.yaml", lambda text: text.replace("Everything.", "Nothing."), "differs differs from this"),
+        ("published.yaml", lambda text: text.replace("Table 1", "Table 2"), "source differs from this Fedstrata's"),
         (SUMMARY, far_away, "summary.json has a model '../../elsewhere'"),
         (SUMMARY, other_hash, "lps-0.safetensors has other weights than the model_sha256"),
     ],
@@ -170,6 +182,14 @@ def test_a_page_without_its_published_values_is_refused(
     (copy / "published.yaml").unlink()
     code, told = verified(copy, capfd, "--cells", "0")
     assert (code, "published.yaml, is missing" in told) == (3, True), told
+
+
+def test_a_published_table_that_this_fedstrata_lacks_is_not_confirmed(
+    done: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulator.reproduce.table.TABLES", TABLES)
+    code, told = verified(done, capfd, "--cells", "0")
+    assert (code, "published.yaml: no published table is called 'tiny'" in told) == (3, True), told
 
 
 def test_gains_that_follow_from_no_record_are_found(
@@ -238,7 +258,10 @@ def test_a_record_of_0_2_0_names_no_kernel_of_torch_and_its_bits_may_be_of_anoth
     def elsewhere(text: str) -> str:
         return json.dumps({**json.loads(older(text)), "model_sha256": {"lps-0": 64 * "0"}})
 
-    assert verified(changed(done, tmp_path, SUMMARY, older), capfd, "--cells", "1")[0] == 0
+    bundle = changed(done, tmp_path, SUMMARY, older)
+    made_again(bundle, done)
+    code, told = verified(bundle, capfd, "--cells", "1")
+    assert code == 0, told
     shutil.rmtree(tmp_path / "falsified")
     code, told = verified(changed(done, tmp_path, SUMMARY, elsewhere), capfd, "--cells", "1")
     assert code == 3
@@ -250,8 +273,8 @@ def test_bad_input_is_one_line(done: Path, tmp_path: Path, capfd: pytest.Capture
         (["verify", str(tmp_path / "none")], 3, "give the folder of a sweep"),
         (["reproduce"], 2, "give the NAME of a published table"),
         (["reproduce", "tinny"], 2, "no published table is called 'tinny'"),
-        (["reproduce", "fedbench-fcube", "--seeds", "three", "--out", str(tmp_path)], 2, "--seeds three"),
-        (["reproduce", "fedbench-fcube", "--cells", "fedall", "--out", str(tmp_path)], 2, "--cells fedall"),
+        (["reproduce", "tiny", "--seeds", "three", "--out", str(tmp_path)], 2, "--seeds three"),
+        (["reproduce", "tiny", "--cells", "fedall", "--out", str(tmp_path)], 2, "--cells fedall"),
     ):
         capfd.readouterr()
         assert cli.execute(words) == code

@@ -132,6 +132,18 @@ def test_a_missing_round_and_a_changed_relevance_are_named(tmp_path: Path) -> No
 # --- without a replay ---------------------------------------------------------------------------------------
 
 
+def test_bytes_that_another_round_is_said_to_have_carried_are_named(tmp_path: Path) -> None:
+    moved = [list(row) for row in ROUNDS]
+    moved[0][8], moved[2][8] = 100, moved[0][8] + moved[2][8] - 100
+    assert found(tmp_path, rounds=moved) == [
+        f"rounds.csv has 100 bytes_up in LPS round 1 of lps-0, but {ROUNDS[0][8]} in the replay"
+    ]
+
+
+def test_a_changed_number_of_kernels_is_named(tmp_path: Path) -> None:
+    assert found(tmp_path, kernels={"SkylakeX-1": 4}) == ["kernels.SkylakeX-1 is 4, but 5 in the replay"]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep of two seeds with the records of both runs, their models, reports and tables."""
@@ -180,6 +192,24 @@ def with_key(key: str, value: Any) -> Callable[[Path], object]:
     return change
 
 
+def twice(key: str, value: Any) -> Callable[[Path], object]:
+    """A second value of a key, before the value that a reader takes."""
+
+    def change(run: Path) -> None:
+        path = run / "summary.json"
+        entry = json.dumps({key: value}).removesuffix("}")
+        path.write_text(f"{entry}, {path.read_text('utf-8').removeprefix('{')}", encoding="utf-8")
+
+    return change
+
+
+def best_of_two(run: Path) -> None:
+    """A better accuracy in a column of its own, before the column that a reader takes."""
+    path = run / "rounds.csv"
+    header, *rows = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join([f"accuracy,{header}", *(f"0.99,{row}" for row in rows)]) + "\n", encoding="utf-8")
+
+
 def moved_away(name: str) -> Callable[[Path], object]:
     """A link where a file or folder of the run was."""
 
@@ -204,6 +234,12 @@ def test_an_unchanged_bundle_is_confirmed(bundle: Path, capsys: pytest.CaptureFi
         (with_key("run_id", "tiny-0"), "run_id of summary.json is tiny-0"),
         (with_key("devices", 200), "devices of summary.json is 200, but the experiment gives 2"),
         (with_key("device_tasks", {"device-000": "a"}), "device_tasks of summary.json is {'device-000': 'a'}, but"),
+        (with_key("best_accuracy", 0.99), "'best_accuracy' of summary.json is unknown, there twice"),
+        (with_key("training_bytes", {"up": 1, "down": 1}), "training_bytes of summary.json are not the sums of rounds"),
+        (twice("accuracy", {"lps-0": 0.99, "mean": 0.99}), "'accuracy' of summary.json is unknown, there twice"),
+        (best_of_two, "rounds.csv has the column 'accuracy' twice; remove one"),
+        (lambda run: (run.parent / "old-5").mkdir(), "runs/base/old-5 is not a run of sweep.yaml"),
+        (lambda run: (run.parents[1] / "bad" / "seed-3").mkdir(parents=True), "runs/bad is not a run of sweep.yaml"),
         (with_key("experiment_sha256", "ab"), "experiment_sha256 of summary.json is ab"),
         (lambda run: shutil.rmtree(run / "models"), "models/lps-0.safetensors is missing"),
         (lambda run: (run / "models" / "lps-1.safetensors").touch(), "lps-1.safetensors is not in model_sha256"),

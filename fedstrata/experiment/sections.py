@@ -35,6 +35,7 @@ MAX_DEVICES = 100_000
 MOST_LAYERS = 1000  # of a built-in model
 Channels = Annotated[int, Field(ge=1, le=4096)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+SmallerPart = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 class Settings(BaseModel):

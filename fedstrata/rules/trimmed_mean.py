@@ -6,9 +6,8 @@ Dong Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statist
 from fractions import Fraction
 
 import numpy as np
-from pydantic import Field
 
-from fedstrata.experiment.sections import RuleSettings
+from fedstrata.experiment.sections import RuleSettings, SmallerPart
 from fedstrata.rules.base import AllUpdates, Weights
 from fedstrata.tensors import Flat
 
@@ -19,7 +18,7 @@ class TrimmedMean(AllUpdates):
     """
 
     class Options(RuleSettings):
-        cut: float = Field(default=0.2, gt=0, lt=0.5)
+        cut: SmallerPart = 0.2
         """Share of the children whose largest values are left out, and whose smallest values, rounded down."""
 
     options: Options

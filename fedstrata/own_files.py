@@ -24,13 +24,13 @@ def own_files(name: str) -> dict[str, Path]:
     package has no such files.
 
     Raises:
-        PluginError: a module of Python, of Fedstrata or of an installed package hides an own file.
+        PluginError: a module of Python, of Fedstrata, of an installed package or of another folder hides an own file.
     """
     top = name.partition(".")[0]
     here = _file_in(Path.cwd(), top)
-    found = _found(top) or here  # the current folder may not be on sys.path yet
+    found = _found(top, here)
+    _check_visible(top, here, found)
     if found is None or _is_installed(top, found):
-        _check_visible(top, here, found)
         return {}
     folder = found.parents[1] if found.name == "__init__.py" else found.parent
     return dict(sorted(_Imports(folder, top).files_from(name).items()))
@@ -62,7 +62,7 @@ class _Imports:
             top = name.partition(".")[0]
             if top != self.top:
                 own = _file_in(self.folder, top)
-                found = _found(top) or own
+                found = _found(top, own)
                 _check_visible(top, own, found, f", which {file.name} imports,")
                 if found is not None and _is_installed(top, found):
                     continue  # for instance Fedstrata, if own code lies beside its packages
@@ -94,20 +94,19 @@ def _file_in(folder: Path, module: str) -> Path | None:
     return next((each for each in (path / "__init__.py", path.with_name(f"{path.name}.py")) if each.is_file()), None)
 
 
-def _found(top: str) -> Path | None:
-    """Return the file that Python finds for a module without dots. For a folder without `__init__.py`, return a file
-    in it, which may not exist. Return None if there is no such file.
+def _found(top: str, own: Path | None) -> Path | None:
+    """Return the file that Python finds for a module without dots, or `own` if Python finds none: the folder of `own`
+    may not be on sys.path yet. If there are only folders without `__init__.py`, return a file in one, which does not
+    exist.
     """
     try:
         spec = find_spec(top)
     except (ImportError, ValueError, AttributeError):  # a module that is loaded without a file, such as __main__
-        return None
-    if spec is None:
-        return None
-    if spec.has_location and spec.origin:
+        return own
+    if spec is not None and spec.origin:  # of a module that is built into the interpreter, a path that does not exist
         return Path(spec.origin)
-    folders = list(spec.submodule_search_locations or ())
-    return Path(folders[0], "__init__.py") if folders else None
+    folders = list((spec.submodule_search_locations if spec else None) or ())
+    return Path(folders[0], "__init__.py") if folders and own is None else own
 
 
 def _is_installed(top: str, found: Path) -> bool:

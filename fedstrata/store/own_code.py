@@ -14,7 +14,7 @@ from fedstrata.experiment.sections import PLUGIN
 from fedstrata.own_files import own_files
 from fedstrata.store.named_files import sha256_of
 
-SECTIONS = ("data", "model", "architectures", "task", "method")
+SECTIONS = ("data", "model", "architectures", "task", "method", "aggregation")
 
 
 def with_digests(experiment: Experiment) -> Experiment:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulator.sweeps.folder import FolderState, state_of
-from fedstrata.errors import ExperimentError, OutputError
+from fedstrata.errors import ExperimentError, OutputError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.own_files import own_files
@@ -34,6 +34,7 @@ def model(settings, info):
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with own code that imports further files of it."""
     monkeypatch.chdir(tmp_path)
+    forget_changed()  # the current folders of earlier tests
     (tmp_path / "parts").mkdir()
     files = {
         "mine.py": MINE, "parts/__init__.py": "", "parts/layers.py": "from . import sizes\nhidden = 3\n",
@@ -75,6 +76,16 @@ def test_a_changed_file_makes_another_run_and_is_named(home: Path, name: str) ->
         with_digests(parse_experiment(before.to_yaml()))
     assert experiment().run_id != before.run_id
     assert changed_code(before, experiment()) == [name]
+
+
+def test_an_edited_rule_makes_another_run_and_is_named(home: Path) -> None:
+    (home / "median.py").write_text("from fedstrata.rules import AllUpdates\nclass Median(AllUpdates): ...\n")
+    text = TEXT.replace('"mine:model"', "mlp") + 'aggregation: {lps: "median:Median"}\n'
+    before = with_digests(parse_experiment(text))
+    (home / "median.py").write_text((home / "median.py").read_text() + "x = 1\n")
+    with pytest.raises(ExperimentError, match=r"median.py has changed since the run began"):
+        check_code(before)
+    assert changed_code(before, with_digests(parse_experiment(text))) == ["median.py"]
 
 
 def test_a_file_that_is_not_imported_and_other_line_ends_change_nothing(home: Path) -> None:
@@ -164,3 +175,24 @@ def test_another_current_folder_changes_only_modules_of_the_folder_before(
     assert load_plugin("stays_here:Net", "model") is net
     monkeypatch.chdir(here)
     assert load_plugin("goes_away:Net", "model") is not gone
+
+
+@pytest.mark.parametrize("name", ["time", "math", "queue"])
+def test_an_own_file_with_the_name_of_a_module_of_python_is_named(home: Path, name: str) -> None:
+    (home / f"{name}.py").write_text("")
+    with pytest.raises(PluginError, match=rf"{name}.py is hidden by the module {name} of Python; rename {name}.py"):
+        own_files(name)
+
+
+def test_a_file_of_another_folder_in_front_of_an_own_file_is_named(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    monkeypatch.syspath_prepend(str(other))
+    (other / "late").mkdir()  # Python prefers a file to a folder without __init__.py
+    assert "late.py" in own_files("mine")
+    (other / "late").rmdir()
+    for name in ("mine", "late"):
+        (other / f"{name}.py").write_text("")
+        with pytest.raises(PluginError, match=f"{name}.py.* is hidden by the module {name} of {other}"):
+            own_files(name)

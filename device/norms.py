@@ -7,6 +7,7 @@ import numpy as np
 from device.pace import training_job
 from device.training import train
 from fedstrata.datasets import load_dataset
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.partitions import example_counts
@@ -51,7 +52,7 @@ def first_norms(experiment: Experiment) -> Norms | None:
     with the fewest and the most examples are included. Corrections that a method applies to training are left out.
 
     Return None if no limit can be proposed: devices send no weights, mask them, clip them, or send further tables with
-    them.
+    them. Raises ExperimentError if an update is not finite.
     """
     streams = Architectures(experiment, make_method(experiment)).main.streams
     is_clipped = experiment.privacy is not None and experiment.privacy.updates is not None
@@ -66,5 +67,11 @@ def first_norms(experiment: Experiment) -> Norms | None:
         job = training_job(experiment, by_size[place][1])
         update = train(job).weights - job.start
         sent = taken(update, streams.whole.slices_of(streams.travelling))
-        found.append(float(np.linalg.norm(sent)))
+        with np.errstate(over="ignore"):
+            found.append(float(np.linalg.norm(sent)))
+        if not np.isfinite(found[-1]):
+            raise ExperimentError(
+                f"the first update of {experiment.device_ids()[by_size[place][1]]} is not finite; lower "
+                "training.optimiser.learning_rate, or look for NaN in model and task"
+            )
     return Norms(of_updates=tuple(found))

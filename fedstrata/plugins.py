@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -21,6 +22,7 @@ from fedstrata.own_files import own_files
 
 Kind = TypeVar("Kind")
 _turn = threading.Lock()  # invalidate_caches can raise KeyError if two threads call it at the same time
+ENDS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # they end the caller, and are no faults of own code
 LIBRARIES = ("torch.", "fedstrata.")  # not the user's own code
 _imported: dict[Path, bytes] = {}  # files of own code, as they were when they were imported here
 _folders: list[str] = []  # current folders that were added to sys.path
@@ -151,9 +153,9 @@ def or_failed(said: str, own: Any = None) -> Iterator[None]:
     try:
         with _same_folder:
             yield
-    except FedstrataError:
+    except (FedstrataError, *ENDS):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise PluginError(f"{said} {describe(error, own)}") from error
 
 
@@ -227,5 +229,7 @@ def _import(name: str, place: str) -> ModuleType:
             f"{place}: importing {name} failed with {describe(error)}; install the missing package for this service, "
             "or build its image with EXTRAS (docs/how-to/build-images.md)"
         ) from error
-    except (Exception, SystemExit) as error:
+    except ENDS:
+        raise
+    except BaseException as error:
         raise PluginError(f"{place}: importing {name} failed with {describe(error)}") from error

@@ -89,6 +89,12 @@ class ModuleTensors:
                 "the module has no parameter to train: all have requires_grad False or are named in model.freeze; let "
                 "some train"
             )
+        for name, tensor in self.all.items():
+            if tensor.layout != torch.strided:
+                raise ExperimentError(
+                    f"{name} is a sparse tensor ({tensor.layout}); make it dense, or hold a constant outside the "
+                    "module's parameters and buffers"
+                )
         for name, parameter in self.training.items():
             if parameter.is_complex():
                 raise ExperimentError(

@@ -514,6 +514,7 @@ def test_a_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None:
         ("return made(2, 4)", DataError, r"shape \(2,\) in 4 classes, but .* in 2 classes; correct data.num_classes$"),
         ("return made(2, None)", DataError, "own_data:load: num_classes must be the number of labels, not None; leave"),
         ("raise SystemExit(3)", PluginError, "own_data:load failed with SystemExit: 3 "),
+        ("raise BaseException('panic')", PluginError, "own_data:load failed with BaseException: panic "),
     ],
 )
 def test_an_own_data_set_that_fails_or_is_another_than_declared_is_refused(

@@ -10,6 +10,7 @@ from device.norms import Norms, first_norms
 from device.pace import training_job
 from device.training import train
 from emulator.commands import main as cli
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 
@@ -81,6 +82,11 @@ def test_only_the_weights_that_are_sent_are_measured() -> None:
 )
 def test_no_limit_is_proposed_where_none_would_fit(overrides: tuple[str, ...]) -> None:
     assert first_norms(experiment_of(*overrides)) is None
+
+
+def test_an_update_that_is_not_finite_is_named_and_no_limit_is_proposed() -> None:
+    with pytest.raises(ExperimentError, match=r"first update of device-\d+ is not finite; lower training"):
+        first_norms(experiment_of("training.optimiser={learning_rate: 1.0e+38}"))
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def test_a_function_of_an_installed_package_is_found() -> None:
         ("own_code:f", "import no_such", "No module named 'no_such'; install the missing package for this service"),
         ("own_code:f", "raise ValueError('two\\nlines')", "importing own_code failed with ValueError: two lines"),
         ("own_code:f", "import sys; sys.exit(3)", "importing own_code failed with SystemExit: 3"),
+        ("own_code:f", "raise BaseException('panic')", "importing own_code failed with BaseException: panic"),
         ("__main__:Net", "", "cannot import __main__; move Net into a file, such as own.py, and name it own:Net"),
         ("own_code", "", "name own code as module:function"),
         ("own_code:", "", "name own code as module:function"),

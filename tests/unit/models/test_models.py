@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -284,6 +285,15 @@ def test_a_torch_module_computes_as_itself_and_leaves_the_global_generator_alone
     assert torch.equal(model.outputs(tensors(model.layout, flat), inputs), expected(inputs))
 
 
+def with_sparse(as_parameter: bool) -> nn.Module:
+    module, sparse = nn.Linear(4, 4), torch.eye(4).to_sparse()
+    if as_parameter:
+        module.mask = nn.Parameter(sparse)
+    else:
+        module.register_buffer("mask", sparse)
+    return module
+
+
 def with_double_statistics() -> nn.Module:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     module[1].running_mean = module[1].running_mean.double()
@@ -299,8 +309,10 @@ def with_double_statistics() -> nn.Module:
             "parameter weight is torch.complex64, and only float32 is sent; hold its real and imagi",
         ),
         (with_double_statistics, "buffer 1.running_mean is torch.float64; make statistics float32"),
+        (partial(with_sparse, as_parameter=True), r"mask is a sparse tensor \(torch.sparse_coo\); make it dense"),
+        (partial(with_sparse, as_parameter=False), r"mask is a sparse tensor \(torch.sparse_coo\); make it dense"),
     ],
-    ids=["double precision", "complex numbers", "double statistics"],
+    ids=["double precision", "complex numbers", "double statistics", "sparse parameter", "sparse buffer"],
 )
 def test_a_torch_module_of_other_numbers_than_float32_is_refused(make: object, reason: str) -> None:
     with pytest.raises(ExperimentError, match=reason):

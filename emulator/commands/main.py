@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -294,4 +295,6 @@ def main() -> None:
     end_children()
     for number in ending:  # everything is done; another signal ends silently
         signal.signal(number, lambda *_: os._exit(code))
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        atexit._run_exitfuncs()  # the interpreter would first wait for this thread, which own code has left behind
     sys.exit(code)

@@ -11,18 +11,17 @@ import pytest
 
 from tests.support.programs import REPOSITORY, start_heeding
 
-# A command whose work is done, in an interpreter that is about to end and waits for a thread.
+# A command whose work is done, in an interpreter that is about to end.
 OVER = """
-import sys, threading
+import atexit, threading
 from emulator.commands import main as cli
 
 def lingers():
-    threading.main_thread().join()
     print("over", flush=True)
     threading.Event().wait()
 
 def app(*_, **__):
-    threading.Thread(target=lingers).start()
+    atexit.register(lingers)
     print("said")
 
 cli.app = app
@@ -247,9 +246,10 @@ def test_a_command_ends_in_order_without_a_place_for_its_output_or_a_folder(
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", said)
 
 
-# A command whose own code uses workers, and leaves processes behind that hold its output.
+# A command whose own code uses workers, and leaves processes behind that hold its output, and threads.
 LEAVES = """
-import multiprocessing, subprocess, sys, time
+import multiprocessing, subprocess, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
 from emulator.commands import main as cli
 
 def app(*_, **__):
@@ -260,6 +260,8 @@ def app(*_, **__):
     multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
     global left
     left = multiprocessing.get_context("fork").Pool(2)
+    ThreadPoolExecutor().submit(time.sleep, 600)
+    threading.Thread(target=time.sleep, args=(600,)).start()
     print("done")
 
 cli.app = app
@@ -268,6 +270,6 @@ cli.main()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
-def test_processes_that_own_code_starts_print_nothing_and_hold_no_command_up() -> None:
+def test_processes_and_threads_that_own_code_starts_print_nothing_and_hold_no_command_up() -> None:
     ended = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

@@ -32,7 +32,7 @@ class GpsServicer(GpsServiceServicer):
         """Set `uploads`, the time that an LPS may take to upload an aggregate on a stream of `Attend`."""
         self._run, self._run_id = run, run.experiment.run_id
         self._uploads = uploads
-        self._repeats = Repeats(run.reports.counts.note_repeated)
+        self._repeats = Repeats(run.reports.counts.note_repeated, run.reports.counts.keep)
 
     def _check(self, run_id: str) -> None:
         check_run(self._run_id, run_id)

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedstrata.errors import SupersededError
+from fedstrata.process.fault_points import reach
 from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 
+LEAST_GROWTH = 1.01  # of relayed bytes between two saves
 CUT = (asyncio.CancelledError, SupersededError)  # how calls end if their caller has died
 
 
@@ -38,17 +40,25 @@ class Upload:
 
 
 class Repeats:
-    """Tell the bytes of repeated messages to `note`, by direction."""
+    """Count the bytes of repeated messages. Save all counts whenever the GPS has taken a message, because a device does
+    not send this message again if the GPS is killed.
+    """
 
-    def __init__(self, note: Callable[[str, int], None]) -> None:
-        self._note = note
+    def __init__(self, note: Callable[[str, int], None], save: Callable[[], None]) -> None:
+        """Set `note`, which is called with the direction and the bytes of repeated messages, and `save`, which saves
+        all counts.
+        """
+        self._note, self._save = note, save
         self._assigned: set[str] = set()  # devices that know their LPS
         self._relayed: defaultdict[tuple[str, str], int] = defaultdict(lambda: -1)  # newest index sent, by device
+        self._relayed_bytes = self._saved_at = 0  # relayed so far, and at the last save because of them
 
     def enrolled(self, request: pb.EnrollRequest, reply: pb.EnrollResponse) -> pb.EnrollResponse:
         """Count the enrolment of a device that had enrolled before. Return the reply."""
         if reply.is_known:
             self._both(request, reply)
+        self._save()
+        reach("enrolment")
         return reply
 
     @contextmanager
@@ -85,6 +95,8 @@ class Repeats:
         if upload.is_known:
             self._note("up", upload.arrived)
             self._note("down", size_of(reply))
+        self._save()
+        reach("relevance")
         return reply
 
     async def relayed(
@@ -107,10 +119,21 @@ class Repeats:
                 else:
                     sent += size
                 yield part
+                self._relayed_more(size)
         except (asyncio.CancelledError, GeneratorExit):  # the device is sent the whole answer again
             self._note("down", sent)
             raise
         self._end(about, index)
+        self._save()
+
+    def _relayed_more(self, size: int) -> None:
+        """Note relayed bytes. Save the counts if more than one percent of these bytes is not saved yet: a save for each
+        answer to each device would take too long.
+        """
+        self._relayed_bytes += size
+        if self._relayed_bytes > LEAST_GROWTH * self._saved_at:
+            self._saved_at = self._relayed_bytes
+            self._save()
 
     def _end(self, about: tuple[str, str], index: int) -> None:
         self._relayed[about] = max(self._relayed[about], index)

@@ -1,4 +1,4 @@
-"""A run whose device processes are killed before training needs the bytes of a calm run, and repeats the others."""
+"""A run whose processes are killed before training needs the bytes of a calm run, and repeats the others."""
 
 from pathlib import Path
 from typing import Any
@@ -44,3 +44,14 @@ def test_a_killed_device_repeats_what_the_result_does_not_need(
     assert len(killed["restarts"]) == len(faults)
     assert needed(killed) == needed(calm)
     assert sum(killed["repeated_bytes"].values()) > 0
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize(
+    ("point", "count"), [("enrolment", 3), ("relevance", 8), ("profile_relay", 12), ("grouping", 1)]
+)
+def test_a_killed_gps_loses_hardly_any_count(point: str, count: int, calm: dict[str, Any], tmp_path: Path) -> None:
+    """Messages on their way at the moment of the kill are lost from the counts, or counted twice."""
+    killed = disturbed(tmp_path / "killed", SMALL, [kill("gps", point, count)], processes=5)
+    assert killed["restarts"] == ["gps"]
+    assert needed(killed) == {way: pytest.approx(size, rel=0.05) for way, size in needed(calm).items()}

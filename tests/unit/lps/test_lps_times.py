@@ -78,7 +78,7 @@ def test_without_a_clock_nothing_is_noted() -> None:
 
 async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path: Path) -> None:
     experiment = parse_experiment(TEXT, overrides=TIMED)
-    session = session_of(experiment, tmp_path, Cluster(home_id="lps-0", global_round=2))
+    session = session_of(experiment, tmp_path, Cluster(home_id="lps-0", global_round=3))
     with pytest.raises(StateError, match="devices do not have the times of clock: virtual; put the files back"):
         await session.recover(lambda search: None)
 

@@ -28,6 +28,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods import registry as methods_known
 from fedstrata.methods.registry import method_class
+from fedstrata.process.regular_files import check_regular
 from fedstrata.rules.registry import RULES, aggregation_settings
 from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
@@ -46,9 +47,11 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None 
         ExperimentError: the file is missing, is not YAML, or has a value that is not allowed.
     """
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"cannot read the experiment file {path}: {error}") from None
+        said = getattr(error, "strerror", None) or error
+        raise ExperimentError(f"cannot read the experiment file {path}: {said}; give the path of one") from None
     return parse_experiment(text, overrides=overrides, seed=seed, where=str(path))
 
 

@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO
 
 from emulator.reproduce.table import SECTION, TABLE
 from emulator.results.output import new_file
@@ -28,6 +28,10 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.regular_files import check_regular
 
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
+LARGEST_TABLE = 64 << 20  # bytes of a file that is read as a whole, which is every file except models
+LONGEST_HEADERS, MOST_HEADERS, MOST_KEYS = 64 << 10, 128 << 20, 100  # of a member of a tar, and of all members
+MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+MODEL = ".safetensors"
 NOT_IN_A_BUNDLE = {"state", "logs"}
 DEEPEST = 12  # the deepest nesting of folders
 UNREADABLE = (OSError, EOFError, ValueError, RecursionError, tarfile.TarError, zlib.error, lzma.LZMAError)
@@ -74,10 +78,17 @@ def _check_files(folder: Path) -> None:
             if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
                 raise DataError(f"{path} is a link, a pipe or a device; put the file or folder itself there")
             count, total = count + 1, total + found.st_size
+            _check_size(path, found.st_size)
             if count > MOST_FILES or total > MOST_BYTES:
                 raise DataError(
                     f"{folder} has more than {MOST_FILES} files or {MOST_BYTES >> 30} GB; give a sweep's folder"
                 )
+
+
+def _check_size(path: PurePath, size: int) -> None:
+    """Raise DataError if a file of a bundle is too large to be read as a whole. Models are read in parts."""
+    if size > LARGEST_TABLE and path.suffix != MODEL:
+        raise DataError(f"{path} has {size} bytes, more than the limit of {LARGEST_TABLE}; leave the file out")
 
 
 def _sweep(folder: Path) -> Sweep:
@@ -156,7 +167,7 @@ def _unpacked(path: Path, place: Path) -> Path:
     """
     try:
         check_regular(path)
-        with tarfile.open(path) as archive:
+        with path.open("rb") as file, _BoundedTar.open(fileobj=file, mode=f"r:{_kind(file)}") as archive:
             for member in list(_checked(archive, path)):
                 _write(archive, member, place / member.name)
     except UNREADABLE as error:
@@ -166,6 +177,49 @@ def _unpacked(path: Path, place: Path) -> Path:
         return place
     inner = [each for each in place.iterdir() if each.is_dir()]
     return inner[0] if len(inner) == 1 else place
+
+
+def _kind(file: BinaryIO) -> str:
+    """Return how a tar is compressed, as `tarfile` names it. Trying all kinds would take minutes for some files."""
+    beginning = file.read(max(map(len, MAGIC)))
+    file.seek(0)
+    return next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
+
+
+class _BoundedTar(tarfile.TarFile):
+    """Read a tar whose headers cannot fill the memory. Headers have any number of keys, and each member gets a copy of
+    the keys for all members.
+    """
+
+    def next(self) -> tarfile.TarInfo | None:
+        """Return the next member. Raises ReadError if the headers before its content are too long."""
+        whole = self.fileobj
+        self.fileobj = _BoundedReads(whole)  # type: ignore[assignment]  # it is only read
+        try:
+            member = super().next()
+        finally:
+            self.fileobj = whole
+        if len(self.pax_headers) > MOST_KEYS:
+            raise tarfile.ReadError(f"its headers have more than {MOST_KEYS} keys for all members")
+        return member
+
+
+class _BoundedReads:
+    """Pass on calls to a file until `LONGEST_HEADERS` bytes are read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, LONGEST_HEADERS
+
+    def read(self, count: int) -> bytes:
+        """Return at most `count` bytes. Raises ReadError if they are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise tarfile.ReadError(f"a member has headers of more than {LONGEST_HEADERS} bytes")
+        found: bytes = self._file.read(count)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
@@ -183,10 +237,13 @@ def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members of an archive. Raises DataError if a member is no file or folder, if its path leads out of the
     archive, or if there is too much content.
     """
-    total = 0
+    total = headers = 0
     for count, member in enumerate(archive, start=1):
         name = PurePosixPath(member.name)
         total += max(0, member.size)  # a header may have a negative size
+        headers += member.offset_data - member.offset
+        if headers > MOST_HEADERS:
+            raise DataError(f"{path} has more than {MOST_HEADERS} bytes of headers; unpack it, and give its folder")
         if name.is_absolute() or ".." in name.parts or len(name.parts) > DEEPEST:
             raise DataError(
                 f"{path}: {member.name!r:.120} is outside of the bundle or nested too deep; nothing was unpacked"
@@ -197,4 +254,5 @@ def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
             raise DataError(
                 f"{path} has more than {MOST_FILES} files or {MOST_BYTES >> 30} GB; unpack it, and give its folder"
             )
+        _check_size(name, member.size)
         yield member

@@ -22,6 +22,7 @@ from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import checked, overridden, override_of
+from fedstrata.process.regular_files import check_regular
 from fedstrata.store.own_code import with_digests
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices, which become names of folders
@@ -171,6 +172,7 @@ def load_sweep(path: Path) -> Sweep:
 def read_document(path: Path, what: str) -> Any:
     """Return the content of a YAML file. Raises ExperimentError if it cannot be read; `what` says which file it is."""
     try:
+        check_regular(path)
         return read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is not text in UTF-8"

@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, TypeAdapter, Validati
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.errors import DataError
+from fedstrata.process.regular_files import check_regular
 from fedstrata.v1 import rounds_pb2 as pb
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def csv_rows(path: Path) -> list[list[str]]:
 def read_text(path: Path) -> str:
     """Return the text of a file of the record. Raises DataError if the file is missing or cannot be read."""
     try:
+        check_regular(path)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DataError(f"{path} is missing; give the folder with the record of a run") from None

@@ -131,6 +131,72 @@ def test_a_tar_that_leads_out_is_refused(tmp_path: Path, more: Callable[[tarfile
     assert said in refusal(tar_of(folder(tmp_path), more))
 
 
+def with_keys(bytes_of_keys: int, members: int) -> Callable[[tarfile.TarFile], None]:
+    """Files with keys of their own in a tar."""
+
+    def add(archive: tarfile.TarFile) -> None:
+        for number in range(members):
+            info = tarfile.TarInfo(f"bundle/{number}")
+            info.pax_headers = {"comment": bytes_of_keys * "a"}
+            archive.addfile(info)
+
+    return add
+
+
+def for_all_members(keys: int) -> Callable[[tarfile.TarFile], None]:
+    """Keys for all members that follow in a tar, in a header before one more file."""
+
+    def add(archive: tarfile.TarFile) -> None:
+        header = tarfile.TarInfo.create_pax_global_header({f"k{number}": "v" for number in range(keys)})
+        archive.addfile(tarfile.TarInfo.frombuf(header[:512], "utf-8", "strict"), io.BytesIO(header[512:]))
+        archive.addfile(tarfile.TarInfo("bundle/one"))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (with_keys(1 << 17, 1), "a member has headers of more than 65536 bytes"),
+        (with_keys(1 << 10, 9), "more than 8192 bytes of headers; unpack it, and give its folder"),
+        (for_all_members(101), "its headers have more than 100 keys for all members"),
+    ],
+)
+def test_a_tar_with_long_headers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Callable[[tarfile.TarFile], None], said: str
+) -> None:
+    monkeypatch.setattr("emulator.reproduce.bundle.MOST_HEADERS", 8192)
+    assert said in refusal(tar_of(folder(tmp_path), more))
+
+
+def test_a_tar_with_a_few_keys_is_a_bundle(tmp_path: Path) -> None:
+    def more(archive: tarfile.TarFile) -> None:
+        with_keys(100, 9)(archive)
+        for_all_members(9)(archive)
+
+    with opened(tar_of(folder(tmp_path), more)) as found:
+        assert (found.folder / "one").exists()
+
+
+@pytest.mark.parametrize("pack", [lambda place: place, tar_of])
+def test_a_table_that_is_too_large_is_refused_and_a_model_may_be_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[Path], Path]
+) -> None:
+    monkeypatch.setattr("emulator.reproduce.bundle.LARGEST_TABLE", 1000)
+    place = folder(tmp_path)
+    (place / "lps-0.safetensors").write_bytes(bytes(2000))
+    with opened(pack(place)):
+        pass
+    (place / "table.csv").write_bytes(bytes(2000))
+    assert "table.csv has 2000 bytes, more than the limit of 1000; leave the file out" in refusal(pack(place))
+
+
+def test_a_file_is_only_decompressed_as_its_beginning_says(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.tar"
+    path.write_bytes(bytes(1 << 20))  # zeros are 80,000 empty streams to lzma
+    assert "is not a bundle, because it has no sweep.yaml" in refusal(path)
+
+
 def test_a_tar_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.reproduce.bundle.MOST_BYTES", 10)
     assert "more than 100000 files or 0 GB" in refusal(tar_of(folder(tmp_path)))

@@ -260,6 +260,18 @@ def test_a_bundle_that_contradicts_itself_is_refused(
     assert (code, said in told) == (3, True), told
 
 
+@pytest.mark.parametrize("name", ["summary.json", "rounds.csv", "relevance.csv", "experiment.yaml", "links.csv"])
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_or_a_device_in_a_record_is_named(
+    bundle: Path, capsys: pytest.CaptureFixture[str], name: str, target: str | None
+) -> None:
+    run = bundle / "runs" / "base" / "seed-3"
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name) if target is None else (run / name).symlink_to(target)
+    assert cli.execute(["report", str(run)]) == 3
+    assert f"{name}: it is a pipe or a device, not a regular file" in capsys.readouterr().err
+
+
 def test_a_run_folder_that_is_a_link_is_refused(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """The sweep file: which runs it means, and what it is refused for."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from emulator.commands import main as cli
 from emulator.sweeps.file import Place, Sweep, load_sweep, sweep_of
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment_file import load_experiment
 from tests.support.tiny_sweeps import BASE
 
 Write = Callable[..., Path]
@@ -203,3 +205,13 @@ def test_a_run_that_would_be_refused_is_named_before_anything_starts(
     assert captured.err.startswith("error: bad, seed 3: ")
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_a_pipe_and_a_device_are_refused(tmp_path: Path, target: str | None) -> None:
+    path = tmp_path / "sweep.yaml"
+    os.mkfifo(path) if target is None else path.symlink_to(target)
+    with pytest.raises(ExperimentError, match="it is a pipe or a device, not a regular file; give the path of a sweep"):
+        load_sweep(path)
+    with pytest.raises(ExperimentError, match=r"cannot read the experiment file .*: it is a pipe or a device"):
+        load_experiment(path)

@@ -140,6 +140,16 @@ def test_bytes_that_another_round_is_said_to_have_carried_are_named(tmp_path: Pa
     ]
 
 
+def test_an_empty_column_that_an_earlier_release_lacked_is_no_difference(tmp_path: Path) -> None:
+    assert found(tmp_path) == []
+    path = tmp_path / "theirs" / "rounds.csv"
+    header, *rows = path.read_text("utf-8").splitlines()
+    assert header.endswith(",cohort_accuracy")
+    shorter = [line.rpartition(",")[0] for line in (header, *rows)]
+    path.write_text("\n".join(shorter) + "\n", encoding="utf-8")
+    assert list(differences(load_record(tmp_path / "theirs"), load_record(tmp_path / "ours"))) == []
+
+
 def test_a_changed_number_of_kernels_is_named(tmp_path: Path) -> None:
     assert found(tmp_path, kernels={"SkylakeX-1": 4}) == ["kernels.SkylakeX-1 is 4, but 5 in the replay"]
 

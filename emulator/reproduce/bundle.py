@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from emulator.reproduce.table import SECTION, TABLE
 from emulator.results.output import new_file
@@ -30,7 +30,8 @@ from fedstrata.process.regular_files import check_regular
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
 LARGEST_TABLE = 64 << 20  # bytes of a file that is read as a whole, which is every file except models
 LONGEST_HEADERS, MOST_HEADERS, MOST_KEYS = 64 << 10, 128 << 20, 100  # of a member of a tar, and of all members
-MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+Mode = Literal["r:", "r:gz", "r:bz2", "r:xz"]
+MAGIC: Mapping[bytes, Mode] = {b"\x1f\x8b": "r:gz", b"BZh": "r:bz2", b"\xfd7zXZ\x00": "r:xz"}
 MODEL = ".safetensors"
 NOT_IN_A_BUNDLE = {"state", "logs"}
 DEEPEST = 12  # the deepest nesting of folders
@@ -167,7 +168,7 @@ def _unpacked(path: Path, place: Path) -> Path:
     """
     try:
         check_regular(path)
-        with path.open("rb") as file, _BoundedTar.open(fileobj=file, mode=f"r:{_kind(file)}") as archive:
+        with path.open("rb") as file, _BoundedTar.open(fileobj=file, mode=_mode(file)) as archive:
             for member in list(_checked(archive, path)):
                 _write(archive, member, place / member.name)
     except UNREADABLE as error:
@@ -179,11 +180,13 @@ def _unpacked(path: Path, place: Path) -> Path:
     return inner[0] if len(inner) == 1 else place
 
 
-def _kind(file: BinaryIO) -> str:
-    """Return how a tar is compressed, as `tarfile` names it. Trying all kinds would take minutes for some files."""
+def _mode(file: BinaryIO) -> Mode:
+    """Return the mode in which a tar is opened. It follows from the first bytes, because trying all compressions takes
+    minutes for some files.
+    """
     beginning = file.read(max(map(len, MAGIC)))
     file.seek(0)
-    return next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
+    return next((mode for magic, mode in MAGIC.items() if beginning.startswith(magic)), "r:")
 
 
 class _BoundedTar(tarfile.TarFile):
@@ -194,7 +197,7 @@ class _BoundedTar(tarfile.TarFile):
     def next(self) -> tarfile.TarInfo | None:
         """Return the next member. Raises ReadError if the headers before its content are too long."""
         whole = self.fileobj
-        self.fileobj = _BoundedReads(whole)  # type: ignore[assignment]  # it is only read
+        self.fileobj = _BoundedReads(whole)
         try:
             member = super().next()
         finally:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedstrata.errors import ExcludedError, RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.questions import Questions
@@ -130,6 +131,7 @@ class Enrolment:
             )
         is_late = self._questions.is_closed or request.device_index in self._roster.newcomers
         device = self._roster.enroll(request, is_late=is_late)
+        reach("enrolment")
         if request.has_lost_state:
             self._roster.note_lost_state(device)
             self._log.warning("device_lost_state", device=device.device_id)

@@ -139,6 +139,7 @@ class Questions:
                 self._method.check_answer_of(whose, question, arrays, self._heard_by(device))
             if name not in device.answered and not (question.relayed and self.is_closed):
                 self._roster.set_answer(device, answer)
+                reach("relevance")
                 self.tell()
             self.place_if_ready(device)
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedstrata.errors import SupersededError
-from fedstrata.process.fault_points import reach
 from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -28,7 +27,9 @@ def size_of(message: Any) -> int:
 class Upload:
     """Hold the parts of an answer that a device sends, the bytes that have arrived, and whether the GPS had it."""
 
-    def __init__(self, requests: AsyncIterator[answers_pb2.AnswerPart]) -> None:
+    def __init__(self, requests: AsyncIterator[answers_pb2.AnswerPart], save: Callable[[], None]) -> None:
+        """Set `save`, which is called when all parts have arrived, before the answer is in the journal."""
+        self._save = save
         self.arrived = 0
         self.is_known = False
         self.parts = self._counted(aiter(requests))
@@ -37,6 +38,7 @@ class Upload:
         async for part in parts:
             self.arrived += size_of(part)
             yield part
+        self._save()
 
 
 class Repeats:
@@ -58,7 +60,6 @@ class Repeats:
         if reply.is_known:
             self._both(request, reply)
         self._save()
-        reach("enrolment")
         return reply
 
     @contextmanager
@@ -83,7 +84,7 @@ class Repeats:
     @contextmanager
     def upload(self, requests: AsyncIterator[answers_pb2.AnswerPart]) -> Iterator[Upload]:
         """Run a block that reads an answer. If its call is cut, count the bytes that had arrived."""
-        upload = Upload(requests)
+        upload = Upload(requests, self._save)
         try:
             yield upload
         except CUT:
@@ -95,8 +96,6 @@ class Repeats:
         if upload.is_known:
             self._note("up", upload.arrived)
             self._note("down", size_of(reply))
-        self._save()
-        reach("relevance")
         return reply
 
     async def relayed(

@@ -22,6 +22,7 @@ from fedstrata.experiment import DataSettings
 DEVICE = "device"
 COLUMNS = (".csv", ".parquet")  # kinds of tables with columns, in which x is a name like any other
 MISSING = {"", "nan", "<na>"}  # how programs write a missing value, in small letters
+LARGEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ class _Roles:
         """Return the sorted values of each discrete column over all tables."""
         found = {}
         for name in self._settings.columns:
-            arrays = [_of_column(part, name) for part in self._parts]
+            arrays = self._discrete(name, self._parts)
             found[name] = values = np.unique(np.concatenate(arrays))
             twice = {str(value) for value in values} & {f"{value}.0" for value in values}
             alike = _alike(values)
@@ -165,7 +166,7 @@ class _Roles:
                     f"column {name} has both {alike[0]!r:.40} and {alike[1]!r:.40} in {self._parts[0].path.parent}; "
                     "write the value alike everywhere"
                 )
-            if twice and any(array.dtype.kind == "i" for array in arrays):  # this table's 1.0 has become 1
+            if twice and len(self._kinds(name)) > 1:
                 raise DataError(
                     f"column {name} has both {min(twice)[:-2]} and {min(twice)} in {self._parts[0].path.parent}; write "
                     "the number alike everywhere"
@@ -174,16 +175,35 @@ class _Roles:
             found[DEVICE] = np.unique([part.device for part in self._parts])
         return found
 
+    def _kinds(self, name: str) -> set[str]:
+        """Return the kinds of an array's types in all tables, by the letters of NumPy."""
+        return {part.table[name].dtype.kind for part in self._parts}
+
+    def _discrete(self, name: str, parts: Sequence[Part]) -> list[Array]:
+        """Return a discrete column of these tables. Equal values are written alike in all tables: dates with the finest
+        unit, and cells of a CSV file as they are, if another table has text.
+        """
+        kinds, arrays = self._kinds(name), [_of_column(part, name) for part in parts]
+        if kinds == {"M"}:
+            unit = np.result_type(*{part.table[name].dtype for part in self._parts})
+            return [part.table[name].astype(unit).astype(str) for part in parts]
+        if "U" in kinds and len(kinds) > 1:
+            return [_cells(part, name) if part.path.suffix == ".csv" else array
+                    for part, array in zip(parts, arrays, strict=True)]  # fmt: skip
+        return arrays
+
     def examples(self, parts: Sequence[Part], columns: Mapping[str, Array]) -> Examples:
         """Return the examples of these tables, one table after another."""
         more = {name: _joined([self._whole_or_float(part, name) for part in parts]) for name in self._settings.more}
         numbered = {
-            name: np.concatenate([
-                np.searchsorted(values, _of_column(part, name) if name in self._settings.columns else _named(part))
-                for part in parts
-            ]).astype(np.int64)
+            name: np.searchsorted(
+                values,
+                np.concatenate(
+                    self._discrete(name, parts) if name in self._settings.columns else [*map(_named, parts)]
+                ),
+            ).astype(np.int64)
             for name, values in columns.items()
-        }  # fmt: skip
+        }
         self._check_bytes(parts)
         inputs = _joined([self._input(part) for part in parts])
         targets = _joined([self._targets(part) for part in parts]) if self.target else None
@@ -216,7 +236,7 @@ class _Roles:
         """Return an array as int64 if it has whole numbers in all tables, and as float32 otherwise."""
         array = _numbers(part, name)
         is_whole = all(each.table[name].dtype.kind in "iu" for each in self._parts)
-        return array.astype(np.int64, copy=False) if is_whole else _floats(part, name)
+        return _int64(part, name, array) if is_whole else _floats(part, name)
 
     def _targets(self, part: Part) -> Array:
         settings, first = self._settings, part.table[self.target[0]]
@@ -258,12 +278,14 @@ def _named(part: Part) -> Array:
 
 
 def _alike(values: Array) -> list[str]:
-    """Return two values that look alike, if there are any: they differ in spaces around them, or in the encoding of
-    accents.
+    """Return two values that look alike, if there are any: they differ in spaces around them, in characters without a
+    width, or in the encoding of accents.
     """
     known: dict[str, str] = {}
     for value in map(str, values):
-        plain = unicodedata.normalize("NFC", value).strip()
+        seen = unicodedata.normalize("NFC", value)
+        plain = seen if seen.isascii() else "".join(each for each in seen if unicodedata.category(each) != "Cf")
+        plain = plain.strip()
         if known.setdefault(plain, value) != value:
             return [known[plain], value]
     return []
@@ -276,21 +298,48 @@ def _of_column(part: Part, name: str) -> Array:
     column = part.table[name]
     if column.ndim != 1:
         raise DataError(f"{part.path}: column {name} must have one value per example; its shape is {column.shape}")
-    if column.dtype.kind == "f" and (np.abs(column) >= 2**53).any():
+    kind = column.dtype.kind
+    if kind == "S":
+        try:
+            column, kind = np.char.decode(column, "utf-8"), "U"
+        except UnicodeDecodeError:
+            raise DataError(f"{part.path}: column {name} has bytes that are not UTF-8; write text") from None
+    if kind not in "iufbUOmM":
+        raise DataError(f"{part.path}: column {name} has the type {column.dtype}; write numbers, dates or text")
+    missing = (
+        np.flatnonzero(~np.isfinite(column)) if kind in "fmM"
+        else [row for row, text in enumerate(column.astype(str).tolist()) if text.strip().lower() in MISSING]
+        if kind in "UO" else []
+    )  # fmt: skip
+    if len(missing):
+        row = int(missing[0])
+        raise DataError(
+            f"{part.path}, {_place(part, row)}, column {name}: {str(column[row])!r} is no value; fill the cell, or "
+            "remove the row"
+        )
+    if kind == "f" and (np.abs(column) >= 2**53).any():
         raise DataError(
             f"{part.path}: column {name} has {np.abs(column).max():.0f}; numbers of that size lose digits here: write "
             "a letter in front of each"
         )
-    if column.dtype.kind in "fUSOmM":
-        texts = column.astype(str).tolist()
-        row = next((row for row, text in enumerate(texts) if text.strip().lower() in MISSING), None)
-        if row is not None:
-            raise DataError(
-                f"{part.path}, {_place(part, row)}, column {name}: {texts[row]!r} is no value; fill the cell, or "
-                "remove the row"
-            )
-    is_whole = column.dtype.kind in "iufb" and (column == np.rint(column)).all()
+    is_whole = kind in "ib" or (kind == "u" and column.max() <= LARGEST)
+    is_whole = is_whole or (kind == "f" and bool((column == np.rint(column)).all()))
     return column.astype(np.int64) if is_whole else column.astype(str)
+
+
+def _cells(part: Part, name: str) -> Array:
+    """Return the cells of a column of a CSV file as they are in the file."""
+    with part.path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        place = [each.strip() for each in next(reader)].index(name)
+        return np.array([cells[place] for cells in reader if cells])
+
+
+def _int64(part: Part, name: str, array: Array) -> Array:
+    """Return whole numbers as int64. Raises DataError if a number is too large."""
+    if array.dtype.kind == "u" and array.max(initial=0) > LARGEST:
+        raise DataError(f"{part.path}: {name} has {array.max()}; the largest whole number is {LARGEST}")
+    return array.astype(np.int64, copy=False)
 
 
 def _numbers(part: Part, name: str) -> Array:
@@ -344,7 +393,7 @@ def _whole(part: Part, name: str) -> Array:
             f"cannot use {part.path}: {name} must contain whole numbers, not {array.dtype}; for other numbers, remove "
             "data.num_classes"
         )
-    return array.astype(np.int64)
+    return _int64(part, name, array)
 
 
 def _label_numbers(part: Part, name: str, classes: Sequence[str]) -> Array:

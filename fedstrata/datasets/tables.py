@@ -28,8 +28,8 @@ Table = Mapping[str, Array]
 INPUTS, TARGETS = "x", "y"  # default names of the arrays
 PICTURES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2")
 OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}  # files that Windows adds to folders of images
-# Beginnings of cells that float reads as if they were other texts, such as 01, +1 and 1_1.
-CODE = re.compile(r"[+-]?0[0-9]|\+|.*_")
+# Beginnings of cells that float reads as if they were other texts, such as 01, +1, 1_1 and digits of other scripts.
+CODE = re.compile(r"[+-]?0[0-9]|\+|.*[_\x80-\U0010ffff]")
 # exceptions that NumPy and zipfile raise for a damaged, encrypted or oversized archive
 DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -55,13 +55,13 @@ def read_table(path: Path) -> Table:
         if not path.is_dir():
             check_regular(path)
         table = READERS.get(path.suffix, _folder)(path)
-    except FileNotFoundError:
-        raise DataError(f"there is no {path}") from None
+    except FileNotFoundError as error:
+        raise DataError(f"there is no {error.filename or path}") from None
     except UnicodeDecodeError:
         raise DataError(f"cannot use {path}: its text is not in UTF-8; save it as UTF-8") from None
     except (DataError, csv.Error, *DAMAGE) as error:
         said = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise DataError(f"cannot use {path}: {said}") from None
+        raise DataError(f"cannot use {getattr(error, 'filename', None) or path}: {said}") from None
     lengths = {name: len(array) if array.ndim else 0 for name, array in table.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"cannot use {path}: its arrays have different numbers of rows: {lengths}")
@@ -210,8 +210,11 @@ def _pictures(path: Path) -> Table:
     arrays = []
     for file in files:
         check_regular(file)
-        with image.open(file) as opened:
-            array = _pixels(file, opened)
+        try:
+            with image.open(file) as opened:
+                array = _pixels(file, opened)
+        except (image.DecompressionBombError, SyntaxError, *DAMAGE) as error:  # Pillow has no class for damaged files
+            raise DataError(f"{file} is no image, or a damaged or too large one: {error}") from None
         arrays.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
         if arrays[-1].shape != arrays[0].shape:
             raise DataError(

@@ -197,7 +197,7 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
         ({"train.csv": f"{HEADER}\n"}, "train.csv: it has no rows"),
         ({"train.csv": f"{HEADER}\n1,2,{10**20},1\n1,2,{10**21},1\n"},
          "column region has 1000000000000000000000; numbers of that size lose digits here: write a letter in front"),
-        ({"train.csv": f"{HEADER}\n1,2,1.0,1\n1,2,n,1\n", "test.csv": f"{HEADER}\n1,2,1.0,1\n"},
+        ({"train.csv": f"{HEADER}\n1,2,1.0,1\n1,2,n,1\n", "test.csv": f"{HEADER}\n1,2,1,1\n"},
          "column region has both 1 and 1.0 in .*; write the number alike everywhere"),
         *(({"train.csv": f"{HEADER}\n1,2,n,1\n\n1,2,{cell},1\n"},
            f"train.csv, line 4, column region: '{cell}' is no value; fill the cell, or remove the row")
@@ -272,6 +272,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("1e3", "1000"),
         ("0", "00"),
         ("90071992547409931", "90071992547409932"),
+        ("1", "๑"),
     ],
 )
 def test_owners_that_are_written_differently_are_different(tmp_path: Path, owners: tuple[str, str]) -> None:
@@ -423,3 +424,74 @@ def test_a_pipe_among_arrays_and_images_is_no_table(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train" / "x.npy")
     with pytest.raises(DataError, match="it is a pipe or a device"):
         loaded(tmp_path, input_shape=(2,), num_classes=2)
+
+
+def test_owners_are_written_alike_in_all_tables(tmp_path: Path) -> None:
+    said = {"train.csv": f"{HEADER}\n1,2,1.50,1\n3,4,1e3,0\n", "test.csv": f"{HEADER}\n1,2,1.50,1\n3,4,east,0\n"}
+    data = loaded(write(tmp_path, said))
+    assert data.names["region"] == ["1.50", "1e3", "east"]
+    assert data.test.columns["region"].tolist() == [0, 2]
+    with pytest.raises(DataError, match=r"region has both 1 and 1.0 in .*; write the number alike everywhere"):
+        loaded(write(tmp_path, {"train.csv": f"{HEADER}\n1,2,1.0,1\n3,4,1,0\n"} | {"test.csv": said["test.csv"]}))
+
+
+def of_arrays(folder: Path, *owners: np.ndarray[Any, Any], x: Any = np.float32([[1], [2]])) -> Dataset:  # noqa: B008
+    """The data set of a table for training and, with a second column of owners, a table for tests."""
+    for name, column in zip(("train", "test"), owners, strict=False):
+        np.savez(folder / f"{name}.npz", x=x, y=[0, 1], site=column)
+    return loaded(folder, input_shape=(1,), target=None, columns=("site",))
+
+
+def test_dates_of_several_units_large_numbers_and_bytes_are_owners(tmp_path: Path) -> None:
+    days = np.array(["2026-01-01", "2026-01-02"], "M8[D]")
+    data = of_arrays(tmp_path, days, days.astype("M8[s]"))
+    assert data.names["site"] == ["2026-01-01T00:00:00", "2026-01-02T00:00:00"]
+    assert of_arrays(tmp_path, days, days).names["site"] == ["2026-01-01", "2026-01-02"]
+    large = np.array([2**63, 2**63 + 1], np.uint64)
+    assert of_arrays(tmp_path, large, large).names["site"] == ["9223372036854775808", "9223372036854775809"]
+    towns = np.array(["Köln", "Ulm"])
+    assert of_arrays(tmp_path, np.char.encode(towns, "utf-8"), towns).names["site"] == ["Köln", "Ulm"]
+
+
+@pytest.mark.parametrize(
+    ("owners", "message"),
+    [
+        (np.array(["NaT", "2026-01-01"], "M8[D]"), "train.npz, row 1, column site: 'NaT' is no value; fill the cell"),
+        (np.array([1, np.inf]), "train.npz, row 2, column site: 'inf' is no value"),
+        (np.array([1j, 2]), "column site has the type complex128; write numbers, dates or text"),
+        (np.array([(1, 2), (3, 4)], "i4,i4"), "column site has the type .*; write numbers, dates or text"),
+        (np.array([b"K\xf6ln", b"Ulm"]), "column site has bytes that are not UTF-8; write text"),
+        (np.array(["Ulm", "Ulm\u200b"]), "column site has both 'Ulm' and .* write the value alike everywhere"),
+    ],
+)
+def test_owners_that_are_no_values_or_look_alike_are_refused(
+    tmp_path: Path, owners: np.ndarray[Any, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        of_arrays(tmp_path, owners)
+
+
+def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"x has 9223372036854775808; the largest whole number is 9223372036854775807"):
+        of_arrays(tmp_path, np.array([1, 2]), x=np.array([[1], [2**63]], np.uint64))
+
+
+def test_the_image_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    path = tmp_path / "train" / "cat"
+    path.mkdir(parents=True)
+    for name in ("1", "2"):
+        image.fromarray(np.arange(600, dtype=np.uint8).reshape(20, 30)).save(path / f"{name}.png")
+    said = {"input_shape": (1, 20, 30), "num_classes": None, "classes": ("cat", "dog"), "target": None, "columns": ()}
+    assert len(loaded(tmp_path, **said).train) == 2
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 200)
+    with pytest.raises(DataError, match=r"1.png is no image, or a damaged or too large one: Image size \(600 pixels\)"):
+        loaded(tmp_path, **said)
+    monkeypatch.undo()
+    (path / "2.png").write_bytes((path / "1.png").read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"2.png is no image, or a damaged or too large one: image file is truncated"):
+        loaded(tmp_path, **said)
+    (path / "2.png").unlink()
+    (path / "2.png").symlink_to("absent.png")
+    with pytest.raises(DataError, match=r"there is no .*2.png"):
+        loaded(tmp_path, **said)

@@ -1,14 +1,14 @@
 """The examples of a data set, in memory or in a mapped file. They are checked when the object is constructed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets.rows import Rows, targets_of, unmasked
+from fedstrata.datasets.rows import COMPARED, Rows, targets_of, unmasked
 from fedstrata.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -232,6 +232,11 @@ class Dataset:
                     f"{name} must be Examples, not {type(examples).__name__}; put the inputs and labels into "
                     "NumPy arrays, and use Examples(inputs=..., labels=...) or Examples.of_items(data_set)"
                 )
+        if not isinstance(self.names, Mapping) or any(isinstance(each, str | Set) for each in self.names.values()):
+            raise DataError(
+                f"names must have a sequence of names for each column, not {self.names!r:.80}; give, for instance, "
+                "names={'site': ['north', 'south']}"
+            )
         if not isinstance(self.num_classes, int | np.integer):
             raise DataError(
                 f"num_classes must be the number of labels, not {self.num_classes!r:.80}; leave it out if targets are "
@@ -258,6 +263,11 @@ class Dataset:
 
     def _check_targets(self, part: str, examples: Examples) -> None:
         targets = examples.targets
+        if self.num_classes and targets is not None and targets.dtype != np.int64 and targets.ndim == 1:
+            raise DataError(
+                f"the {part} data has targets of {targets.dtype}, and num_classes is {self.num_classes}; make labels "
+                "int64, or leave out num_classes"
+            )
         if targets is None or targets.dtype != np.int64 or not targets.size:
             return
         word = "label" if examples.has_labels else "target"
@@ -304,9 +314,10 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _is_scaled(inputs: Any) -> bool:
-    """Return whether all inputs are between 0 and 1. Inputs in a file are not read."""
-    in_file = isinstance(inputs, np.memmap)
-    return in_file or not inputs.size or bool(inputs.min() >= 0 and inputs.max() <= 1)
+    """Return whether all inputs are between 0 and 1. Of inputs that are not in memory, some rows are read."""
+    if isinstance(inputs, np.memmap | Rows):
+        inputs = np.asarray(inputs[np.arange(0, len(inputs), max(1, len(inputs) // COMPARED))])
+    return not inputs.size or bool(inputs.min() >= 0 and inputs.max() <= 1)
 
 
 def _described(examples: Examples) -> str:

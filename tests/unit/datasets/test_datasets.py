@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_bytes_and_numbers_need_one_scale(largest: float, is_refused: bool) -> N
                 Dataset(train=train, test=test, num_classes=2)
         else:
             assert Dataset(train=train, test=test, num_classes=2).train.scaled().inputs.max() <= 1
+
+
+def test_the_scale_is_compared_with_inputs_that_are_not_in_memory(tmp_path: Path) -> None:
+    pixels = Examples(inputs=np.uint8([[0], [255]]), labels=np.array([0, 1]))
+    for largest in (1, 248):
+        numbers = np.float32([[0], [largest]])
+        np.save(tmp_path / "x.npy", numbers)
+        mapped = Examples(inputs=np.load(tmp_path / "x.npy", mmap_mode="r"), labels=np.array([0, 1]))
+        for test in (mapped, Examples.of_items([*zip(numbers, (0, 1), strict=True)])):
+            with nullcontext() if largest == 1 else pytest.raises(DataError, match="others have values beyond 0…1"):
+                Dataset(train=pixels, test=test, num_classes=2)
 
 
 @pytest.mark.parametrize("role", ["inputs", "labels", "targets", "input mask", "column who"])
@@ -514,6 +526,17 @@ def test_a_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None:
         ("return made(2, 4)", DataError, r"shape \(2,\) in 4 classes, but .* in 2 classes; correct data.num_classes$"),
         ("return made(2, None)", DataError, "own_data:load: num_classes must be the number of labels, not None; leave"),
         ("raise SystemExit(3)", PluginError, "own_data:load failed with SystemExit: 3 "),
+        (
+            "part = made(2).train; return Dataset(train=part, test=part, num_classes=2, names={'site': {'a', 'b'}})",
+            DataError,
+            "names must have a sequence of names for each column, not {'site': {",
+        ),
+        (
+            "part = made(2).train; part = Examples(inputs=part.inputs, targets=np.float32(part.labels)); "
+            "return Dataset(train=part, test=part, num_classes=2)",
+            DataError,
+            "the training data has targets of float32, and num_classes is 2; make labels int64, or leave out num_cl",
+        ),
         ("raise BaseException('panic')", PluginError, "own_data:load failed with BaseException: panic "),
     ],
 )

@@ -7,7 +7,16 @@ import torch
 
 from device.evaluation import evaluate, named_tensors
 from device.optimisers import State, dense, learning_rate
-from device.training import Batch, Descent, LocalResult, TrainingJob, batches, mean_loss, outputs_in_training
+from device.training import (
+    Batch,
+    Descent,
+    LocalResult,
+    TrainingJob,
+    batches,
+    gradients_of,
+    mean_loss,
+    outputs_in_training,
+)
 from fedstrata.errors import PluginError
 from fedstrata.methods import Measurement, Trained
 
@@ -55,7 +64,7 @@ class LocalSteps:
         count = len(batch[-1])
         self._loss_sum += loss.item() * count
         self.examples += count
-        gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        gradients = gradients_of(loss, leaves)
         return torch.cat([dense(part).reshape(-1) for part in gradients])
 
     def move(self, gradient: torch.Tensor) -> None:

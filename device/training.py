@@ -21,6 +21,7 @@ from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.models import Model
+from fedstrata.plugins import describe
 from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 
@@ -145,7 +146,7 @@ def train(job: TrainingJob) -> LocalResult:
     loss_sum, seen = 0.0, 0
     for batch in batches(job):
         loss, (_, _, targets) = mean_loss(job, outputs, weights, batch), batch
-        descent.step(torch.autograd.grad(loss, leaves, materialize_grads=True))
+        descent.step(gradients_of(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
     trained: Flat = torch.cat([tensor.detach().reshape(-1) for tensor in weights.values()]).numpy()
@@ -182,6 +183,14 @@ def mean_loss(job: TrainingJob, outputs: Outputs, weights: Tensors, batch: Batch
     return loss
 
 
+def gradients_of(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the gradients of a loss. Raises PluginError if the user's own `backward` fails."""
+    try:
+        return torch.autograd.grad(loss, leaves, materialize_grads=True)
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"the gradient of the loss cannot be computed: {describe(error)}") from error
+
+
 def _of_lone_example(job: TrainingJob) -> str:
     """Return the beginning of the error message for a batch with a single example. Batch normalisation cannot train on
     such a batch.
@@ -191,7 +200,7 @@ def _of_lone_example(job: TrainingJob) -> str:
         return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give the device more: "
     return (
         f"training.batch_size {size} leaves a batch of 1 of the {number} examples of device {job.device_index}; "
-        "choose another, or set training.last_batch to joined: "
+        f"choose another{'' if size == 1 else ', or set training.last_batch to joined'}: "
     )
 
 

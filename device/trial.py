@@ -53,12 +53,15 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
             found, again = (_outputs(model, start, examples, measures=measures) for _ in range(2))
         except PluginError as error:
             raise PluginError(f"model {settings.name}: {error}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)}: "
                 f"{describe(error, model.outputs)}"
             ) from error
-        if not isinstance(found, torch.Tensor) or found.shape != wanted or not found.is_floating_point():
+        if (
+            not isinstance(found, torch.Tensor) or found.shape != wanted
+            or not found.is_floating_point() or found.layout != torch.strided
+        ):  # fmt: skip
             raise PluginError(
                 f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; give a float tensor "
                 f"of shape {wanted}: one row per input, with the values that task {task.options.name} needs"
@@ -129,4 +132,5 @@ def _advice(found: object, wanted: tuple[int, ...]) -> str:
 def _described(found: object) -> str:
     if not isinstance(found, torch.Tensor):
         return f"a {type(found).__name__}"
-    return f"{found.dtype} of shape {tuple(found.shape)}"
+    layout = "" if found.layout == torch.strided else f"{found.layout} and "
+    return f"{layout}{found.dtype} of shape {tuple(found.shape)}"

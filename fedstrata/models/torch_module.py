@@ -207,7 +207,7 @@ class _Forward:
             parameters = {name: weights[name] for name in self._tensors.training}
             try:
                 outputs: torch.Tensor = functional_call(self._module, parameters, (inputs,), dict(more))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 told = describe(error, self._module)
                 advice = _advice(self._module, inputs, more)
                 raise PluginError(

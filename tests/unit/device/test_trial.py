@@ -51,13 +51,26 @@ OWN_GENERATOR = torch.Generator().manual_seed(1)
         (classes(7), r"model own:net gives torch.float32 of shape \(3, 7\) for 3 inputs; .* of shape \(3, 10\)"),
         (after(lambda logits: logits.sum(1)), r"gives torch.float32 of shape \(3,\) for 3 inputs"),
         (after(lambda logits: logits.argmax(1)), r"gives torch.int64 of shape \(3,\)"),
+        (after(lambda logits: logits.to_sparse()), r"gives torch.sparse_coo and torch.float32 of shape \(3, 10\)"),
+        (after(lambda _: sys.exit(3)), r"the module fails on inputs of shape .* with SystemExit: 3"),
         (after(lambda logits: (logits, None)), "gives a tuple for 3 inputs"),
         (after(lambda logits: logits[:, 12]), r"net: the module fails on inputs of shape \(3, 1, 8, 8\) with Index"),
         (after(lambda logits: logits * random.random()), "or draws from its own generator, NumPy's or Python's"),
         (after(lambda logits: logits + 0 * np.random.rand()), "NumPy's or Python's random"),
         (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other outputs for the same weights"),
     ],
-    ids=["classes", "a vector", "labels", "a tuple", "an error", "random", "numpy", "own generator"],
+    ids=[
+        "classes",
+        "a vector",
+        "labels",
+        "sparse",
+        "an exit",
+        "a tuple",
+        "an error",
+        "random",
+        "numpy",
+        "own generator",
+    ],
 )
 def test_an_own_model_with_other_outputs_than_wanted_is_refused_in_one_line(
     make: Callable[[], nn.Module], message: str

@@ -159,6 +159,25 @@ def test_a_batch_that_a_module_cannot_take_is_named_in_one_line() -> None:
         trained(build_model(settings(), DIGITS), examples=examples(17))
 
 
+class Raising(nn.Module):
+    """A module whose backward pass fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.head(inputs.flatten(1))
+        if outputs.requires_grad:
+            outputs.register_hook(lambda gradient: gradient @ gradient)
+        return outputs
+
+
+def test_a_gradient_that_cannot_be_computed_is_told_in_one_line() -> None:
+    with pytest.raises(PluginError, match="the gradient of the loss cannot be computed: RuntimeError: mat1 and mat2"):
+        trained(from_module(Raising), examples=examples(32))
+
+
 @pytest.mark.parametrize(("buffers", "travel", "stay"), [("average", 8, 0), ("device", 6, 2), ("freeze", 6, 0)])
 def test_statistics_travel_stay_or_are_no_tensors_of_the_model(buffers: str, travel: int, stay: int) -> None:
     text = f"""

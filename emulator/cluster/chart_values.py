@@ -14,9 +14,11 @@ from fedstrata.datasets import Dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
+from fedstrata.process.regular_files import check_regular
 from fedstrata.streams.homes import lps_known
 
 CODE_BYTES_MAX = 1_000_000  # a ConfigMap holds 1 MiB
+VALUES_BYTES_MAX = 4 << 20
 
 
 class _Dateless(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times as fast
@@ -99,6 +101,7 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
     texts: dict[str, str] = {}
     for path in files:
         try:
+            check_regular(path)
             texts[path.name] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ExperimentError(f"--code {path}: cannot be read as text: {' '.join(str(error).split())}") from None
@@ -148,8 +151,9 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
 def load_values(path: Path) -> dict[str, Any]:
     """Return the content of a values file. Raises ExperimentError if the file cannot be read or is no mapping."""
     try:
+        check_regular(path, VALUES_BYTES_MAX)
         document = yaml.load(path.read_text(encoding="utf-8"), _Dateless) or {}  # noqa: S506
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ExperimentError(f"cannot read the values file {path}: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise ExperimentError(f"{path} must be a mapping of keys to values")

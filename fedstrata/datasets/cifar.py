@@ -17,6 +17,7 @@ from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.published import Published, find_files
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
+from fedstrata.process.regular_files import check_regular
 
 IMAGE = (3, 32, 32)
 PIXEL_BYTES = 3 * 32 * 32
@@ -99,6 +100,7 @@ def _read(paths: Sequence[Path], label_bytes: int) -> Examples:
 def _records(path: Path, label_bytes: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     record_bytes = label_bytes + PIXEL_BYTES
     try:
+        check_regular(path)
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedstrata.datasets.examples import DatasetInfo, Examples
 from fedstrata.errors import DataError
+from fedstrata.process.regular_files import check_regular
 
 DEFLATE_RATIO = 1032  # largest number of bytes that one deflated byte can expand to (zlib's technical notes)
 MAX_BYTES = 1 << 30
@@ -73,6 +74,7 @@ def content_sha256(path: Path) -> str:
 
 
 def _open(path: Path) -> BinaryIO:
+    check_regular(path)
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 

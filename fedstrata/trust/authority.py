@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedstrata.errors import CertificateError
+from fedstrata.process.regular_files import check_regular
 from fedstrata.trust.certificates import certificates_in, dns_names, is_issued_by, uris
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
 from fedstrata.trust.names import CERTIFICATE_DAYS, SERVERS, Name, Peer, check_domain, server_name
@@ -55,6 +56,8 @@ class Authority:
         certificate do not match.
         """
         try:
+            for name in (CA, CA_KEY):
+                check_regular(folder / name)
             certificates = certificates_in((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
             own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]

@@ -18,6 +18,7 @@ import grpc
 from fedstrata.errors import CertificateError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.private_files import private_folder
+from fedstrata.process.regular_files import check_regular
 from fedstrata.store import write_aside
 from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_name
 
@@ -400,6 +401,7 @@ def write_private(folder: Path, files: Mapping[str, bytes], *, durable: bool = T
 
 def _content(path: Path) -> bytes:
     try:
+        check_regular(path, MOST_BYTES)
         return path.read_bytes()
     except OSError as error:
         raise CertificateError(

@@ -1,5 +1,6 @@
 """The values that `fedstrata up` gives the chart."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,18 @@ def test_a_values_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
         load_values(path)
     with pytest.raises(ExperimentError, match=r"missing\.yaml"):
         load_values(tmp_path / "missing.yaml")
+
+
+def test_a_values_file_that_does_not_end_or_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    pipe, deep = tmp_path / "pipe.yaml", tmp_path / "deep.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(ExperimentError, match=r"cannot read the values file .*pipe or a device"):
+        load_values(pipe)
+    with pytest.raises(ExperimentError, match=r"--code .*pipe or a device"):
+        with_code({}, [pipe])
+    deep.write_text("a: " + 5000 * "[", encoding="utf-8")
+    with pytest.raises(ExperimentError, match=r"cannot read the values file .*deep\.yaml"):
+        load_values(deep)
 
 
 def test_a_date_in_a_values_file_is_text_as_for_helm(tmp_path: Path) -> None:

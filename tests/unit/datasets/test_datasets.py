@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -267,6 +268,13 @@ def test_a_header_cannot_promise_more_than_its_gzip_file_could_hold(tmp_path: Pa
     promised = IMAGES[:4] + (100).to_bytes(4, "big") + (1000).to_bytes(4, "big") * 2  # 100 MB from some 40 bytes
     with pytest.raises(DataError, match="announces 100000000 bytes, more than the file can contain"):
         read_idx(write(tmp_path / "images.gz", promised), dimensions=3)
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+def test_a_pipe_is_no_idx_file(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="it is a pipe or a device, not a regular file"):
+        read_idx(tmp_path / name, dimensions=3)
 
 
 def test_a_cut_or_altered_gzip_file_is_refused(tmp_path: Path) -> None:

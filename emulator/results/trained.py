@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from emulator.results.record import RunRecord
 from emulator.results.weights import Weights, read_weights
 from fedstrata.datasets import Examples, dataset_info
-from fedstrata.datasets.rows import unmasked
+from fedstrata.datasets.rows import as_array
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import PLUGIN
@@ -171,5 +171,5 @@ class TrainedModels:
 
 def _as_in_data(values: ArrayLike) -> NDArray[Any]:
     """Return the values as an array with a dtype that data sets may have."""
-    array = np.asarray(unmasked("inputs", values))
+    array = as_array("inputs", values)
     return array.astype(KINDS.get(array.dtype.kind, array.dtype), copy=False)

@@ -27,6 +27,17 @@ def unmasked(name: str, array: Any) -> Any:
     return array.data
 
 
+def as_array(name: str, values: Any) -> Array:
+    """Return values as an array. Raises DataError if a value is masked, or if they make no array: tensors that are
+    sparse or have a gradient, and lists of several lengths.
+    """
+    values = unmasked(name, values)
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{name} cannot be made a NumPy array: {' '.join(str(error).split())}") from None
+
+
 class Rows:
     """Hold the inputs of a map-style data set, with the interface of an array. Each item of the data set is a pair of
     input and target.
@@ -148,7 +159,7 @@ def _item(source: Any, index: int, address: Sequence[int]) -> tuple[Array, Array
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise DataError(f"item {index} of {name} is a {type(item).__name__}; return a pair of input and target")
     found, target = (
-        np.asarray(unmasked(f"{what} of item {index} of {name}", part))
+        as_array(f"{what} of item {index} of {name}", part)
         for what, part in zip(("input", "target"), item, strict=True)
     )
     if target.dtype.kind not in "iufb":

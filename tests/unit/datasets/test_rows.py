@@ -184,3 +184,16 @@ def test_masked_items_are_refused_if_a_value_is_hidden() -> None:
     with pytest.raises(DataError, match="target of item 0 of list: 1 values are masked"):
         Examples.of_items([(np.float32([1, 2]), hidden)])
     assert Examples.of_items([(shown, 0)]).inputs.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.ones(2, requires_grad=True), "input of item 0 of list cannot be made a NumPy array: Can't call numpy"),
+        (torch.ones(2).to_sparse(), "input of item 0 of list cannot be made a NumPy array: can't convert Sparse"),
+        ([[1], [1, 2]], "input of item 0 of list cannot be made a NumPy array: setting an array element"),
+    ],
+)
+def test_items_that_make_no_array_are_refused(value: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Examples.of_items([(value, 0)])

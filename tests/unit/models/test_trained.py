@@ -3,6 +3,7 @@
 import resource
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from emulator.results.model_files import write_model
 from emulator.results.trained import Trained
 from emulator.shipped import extras
 from fedstrata.datasets import DatasetInfo
-from fedstrata.errors import MissingPackageError, OutputError, PluginError
+from fedstrata.errors import DataError, MissingPackageError, OutputError, PluginError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Model, build_model
 
@@ -62,6 +63,12 @@ def test_tied_tensors_load_strictly_and_further_inputs_have_names(tied: Trained,
     np.testing.assert_allclose(tied.predict(TOKENS, {"mask": MASK}), plain, rtol=0, atol=1e-5)
     with pytest.raises(PluginError, match="forward gets the inputs only"):
         tied.predict(TOKENS, {})
+
+
+@pytest.mark.parametrize("inputs", [[[1], [1, 2]], torch.ones(2, 2, requires_grad=True), torch.ones(2, 2).to_sparse()])
+def test_inputs_that_make_no_array_are_refused(tied: Trained, inputs: Any) -> None:
+    with pytest.raises(DataError, match="inputs cannot be made a NumPy array: "):
+        tied.predict(inputs, {"mask": MASK})
 
 
 def test_a_model_that_does_not_fit_on_the_disk_leaves_no_file(tied: Trained, tmp_path: Path) -> None:

@@ -190,8 +190,8 @@ def _mode(file: BinaryIO) -> Mode:
 
 
 class _BoundedTar(tarfile.TarFile):
-    """Read a tar whose headers cannot fill the memory. Headers have any number of keys, and each member gets a copy of
-    the keys for all members.
+    """Read a tar, and refuse long headers. Otherwise headers could fill the memory: they have any number of keys, and
+    each member gets a copy of the keys for all members.
     """
 
     def next(self) -> tarfile.TarInfo | None:

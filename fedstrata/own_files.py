@@ -27,7 +27,9 @@ def own_files(name: str) -> dict[str, Path]:
         PluginError: a module of Python, of Fedstrata, of an installed package or of another folder hides an own file.
     """
     top = name.partition(".")[0]
-    here = _file_in(Path.cwd(), top)
+    here, whole = (_file_in(Path.cwd(), module) for module in (top, name))
+    if here is None and whole is not None:
+        here = Path.cwd() / top / "__init__.py"  # which does not exist; a package elsewhere hides such a folder
     found = _found(top, here)
     _check_visible(top, here, found)
     if found is None or _is_installed(top, found):
@@ -119,7 +121,7 @@ def _is_installed(top: str, found: Path) -> bool:
 
 def _check_visible(top: str, own: Path | None, found: Path | None, said: str = "") -> None:
     """Check that Python finds the file `own` for the module `top`. `found` is the file that it finds."""
-    if own is None or (found is not None and found.exists() and found.samefile(own)):
+    if own is None or own == found or (found is not None and found.exists() and own.exists() and found.samefile(own)):
         return
     own = own.parent if own.name == "__init__.py" else own
     there = "Fedstrata" if top in PROJECT else "Python" if top in sys.stdlib_module_names else str(found)

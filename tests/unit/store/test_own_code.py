@@ -192,6 +192,13 @@ def test_a_file_of_another_folder_in_front_of_an_own_file_is_named(
     (other / "late").mkdir()  # Python prefers a file to a folder without __init__.py
     assert "late.py" in own_files("mine")
     (other / "late").rmdir()
+    (home / "loose").mkdir()
+    (home / "loose" / "net.py").write_text("")
+    assert list(own_files("loose.net")) == ["loose/net.py"]
+    (other / "loose").mkdir()
+    (other / "loose" / "__init__.py").write_text("")
+    with pytest.raises(PluginError, match=f"loose is hidden by the module loose of {other}.*; rename loose$"):
+        own_files("loose.net")
     for name in ("mine", "late"):
         (other / f"{name}.py").write_text("")
         with pytest.raises(PluginError, match=f"{name}.py.* is hidden by the module {name} of {other}"):

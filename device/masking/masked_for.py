@@ -71,7 +71,7 @@ class MaskedFor:
         self._path = None if folder is None else folder / experiment.run_id / device_id / "masked"
         self._devices: frozenset[str] = frozenset()  # of the newest sum
         self._max_examples = 0
-        self._rounds: dict[str, str] = {}  # if sums have different devices: by LPS round, the digest of its devices
+        self._rounds: dict[str, str] = {}  # if sums have different devices: by LPS round, the digest of its sum
         if self._path is not None and self._path.exists():
             self._read(self._path)
 
@@ -104,7 +104,7 @@ class MaskedFor:
 
         Raises:
             PayloadError: the run has no such round.
-            RosterError: the update of this round was already masked for other devices, and deadlines exclude no device.
+            RosterError: the update of this round was already masked for another sum, and deadlines exclude no device.
             StateError: the disk is full or refuses to write.
             FedstrataError: the errors of `check`.
         """
@@ -118,10 +118,10 @@ class MaskedFor:
             return
         now, rounds = frozenset(devices), self._rounds
         if not self._changes.is_none:
-            found = sha256("\n".join(sorted(now)).encode()).hexdigest()
+            found = sha256("\n".join([str(max_examples), *sorted(now)]).encode()).hexdigest()
             if rounds.get(str(lps_round), found) != found:
                 raise RosterError(
-                    f"the LPS asks to mask the update of round {lps_round + 1} for other devices than before. The two "
+                    f"the LPS asks to mask the update of round {lps_round + 1} for another sum than before. The two "
                     "sums would reveal it, and deadlines.lps excludes no device; this device waits for the first list"
                 )
             rounds = {**rounds, str(lps_round): found}

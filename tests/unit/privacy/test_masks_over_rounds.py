@@ -209,8 +209,9 @@ def test_with_participation_the_devices_of_one_round_stay_the_same_also_after_a_
     experiment = of_file("training.participation=4")
     MaskedFor(experiment, IDS[0], tmp_path).note(0, IDS[:4], 2048)
     again = MaskedFor(experiment, IDS[0], tmp_path)
-    with pytest.raises(RosterError, match="round 1 for other devices than before"):
-        again.note(0, [IDS[0], *IDS[2:]], 2560)
+    for devices, most in (([IDS[0], *IDS[2:]], 2560), (IDS[:4], 1024)):  # other devices, or another limit of examples
+        with pytest.raises(RosterError, match="round 1 for another sum than before"):
+            again.note(0, devices, most)
     again.note(1, [IDS[0], *IDS[2:]], 2560)
     again.note(0, IDS[:4], 2048)
 

@@ -12,6 +12,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, LocalPartition
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.own_files import own_files
+from fedstrata.read_files import read_files
 from fedstrata.store.named_files import sha256_of
 
 SECTIONS = ("data", "model", "architectures", "task", "method", "aggregation")
@@ -69,7 +70,8 @@ def changed_code(before: Experiment, now: Experiment) -> list[str] | None:
 def _code(experiment: Experiment, sections: Iterable[str]) -> dict[str, Path]:
     document = experiment.model_dump(mode="json", by_alias=True)
     modules = {text.partition(":")[0] for section in sections for text in _own_names(document[section])}
-    return {key: path for module in sorted(modules) for key, path in own_files(module).items()}
+    code = {key: path for module in sorted(modules) for key, path in own_files(module).items()}
+    return {key: path for module in code.values() for key, path in read_files(module).items()} | code
 
 
 def _data(experiment: Experiment) -> dict[str, Path]:

@@ -203,3 +203,33 @@ def test_a_file_of_another_folder_in_front_of_an_own_file_is_named(
         (other / f"{name}.py").write_text("")
         with pytest.raises(PluginError, match=f"{name}.py.* is hidden by the module {name} of {other}"):
             own_files(name)
+
+
+READS = """
+import json
+from pathlib import Path
+import numpy as np
+TABLE = "table.csv"
+HERE = Path(__file__).parent
+
+def model(settings, info):
+    np.savetxt("written.txt", [1])
+    with open("log.txt", "w") as log:
+        log.write("x")
+    json.loads((HERE / "beside.json").read_text())
+    return np.load("data.npz")["x"], np.loadtxt(TABLE), open(HERE.joinpath("plain.txt")), "named.txt"
+"""
+
+
+def test_files_that_own_code_reads_are_covered_and_files_that_it_writes_are_not(home: Path) -> None:
+    (home / "mine.py").write_text(READS)
+    for name in ("data.npz", "table.csv", "beside.json", "plain.txt", "written.txt", "log.txt", "named.txt"):
+        (home / name).write_text("1")
+    before = with_digests(experiment())
+    assert sorted(before.files) == ["beside.json", "data.npz", "mine.py", "plain.txt", "table.csv"]
+    (home / "log.txt").write_text("2")
+    check_files(before)
+    (home / "data.npz").write_text("2")
+    assert changed_code(before, with_digests(parse_experiment(TEXT))) == ["data.npz"]
+    with pytest.raises(ExperimentError, match=r"data.npz has changed since the run began"):
+        check_code(before)

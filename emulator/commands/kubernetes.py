@@ -9,7 +9,6 @@ import typer
 
 from emulator.commands.options import Changes, Contents, Place, with_groups
 from emulator.commands.package import EXPERIMENT
-from fedstrata.plugins import look_also_in
 
 ReleaseName = Annotated[str, typer.Option("--release", metavar="NAME", help="The name of the Helm release.")]
 
@@ -37,6 +36,7 @@ def up(
     from emulator.console.tables import make_console
     from emulator.shipped.examples import find_experiment
     from emulator.shipped.share import CHART
+    from fedstrata.plugins import look_also_in
 
     console = make_console()
     look_also_in(file.parent for file in contents.code or ())

@@ -220,7 +220,7 @@ async def test_an_lps_can_neither_announce_nor_send_more_answers_than_there_can_
 
     run: Any = SimpleNamespace(
         experiment=SimpleNamespace(run_id="run-1", device_count=5),
-        reports=SimpleNamespace(counts=SimpleNamespace(note_repeated=None)),
+        reports=SimpleNamespace(counts=SimpleNamespace(note_repeated=None, keep=None)),
     )
     with pytest.raises(PayloadError, match="announced"):
         await GpsServicer(run).SubmitAnswers(endless(), None)

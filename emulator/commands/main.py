@@ -23,7 +23,7 @@ from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.streams import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
-from fedstrata.process.forks import end_children, spare_forks
+from fedstrata.process.forks import end_at_once, end_children, spare_forks
 from fedstrata.process.logs import print_whatever_comes
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
@@ -272,6 +272,9 @@ def _end_with(codes: list[int]) -> None:
         os._exit(code)
 
 
+END_S = 10.0  # the longest wait for what own code has left behind
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     discard_blocked()
     raise KeyboardInterrupt
@@ -295,6 +298,9 @@ def main() -> None:
     end_children()
     for number in ending:  # everything is done; another signal ends silently
         signal.signal(number, lambda *_: os._exit(code))
+    overdue = threading.Timer(END_S, end_at_once, (code,))  # own code may leave a pool that never ends
+    overdue.daemon = True
+    overdue.start()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         atexit._run_exitfuncs()  # the interpreter would first wait for this thread, which own code has left behind
     sys.exit(code)

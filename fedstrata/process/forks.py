@@ -31,7 +31,16 @@ def end_children() -> None:
     itself ends the workers of a `multiprocessing.Pool`, and would wait for a killed worker that holds a lock.
     """
     module = sys.modules.get("multiprocessing.process")
-    workers = {child.pid for child in module.active_children() if child.daemon} if module else set()
+    _kill_children({child.pid for child in module.active_children() if child.daemon} if module else set())
+
+
+def end_at_once(code: int) -> None:
+    """Kill all children of this process, and end it with this exit code."""
+    _kill_children(set())
+    os._exit(code)
+
+
+def _kill_children(workers: set[int | None]) -> None:
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended
             for child in map(int, children.read_text().split()):

@@ -71,13 +71,19 @@ class _Imports:
             yield name
 
 
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a module's file. It is empty if the file is no module, because the import has a better
+    message.
+    """
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return ast.Module(body=[], type_ignores=[])
+
+
 def _imported(file: Path, package: str) -> Iterator[str]:
     """Yield the absolute names of all that a file imports. A name belongs to a module, or to a function of a module."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):  # the import has a better message
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -7,6 +7,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedstrata.own_files import parsed
+
 READERS = frozenset(
     [
         "open",
@@ -37,10 +39,7 @@ def read_files(module: Path) -> dict[str, Path]:
     """Return the files that the calls of a module's file name: files that exist in the current folder or, otherwise, in
     the module's folder. The keys are the names in the text.
     """
-    try:
-        tree = ast.parse(module.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):  # the import has a better message
-        return {}
+    tree = parsed(module)
     constants = {
         target.id: node.value
         for node in tree.body

@@ -23,10 +23,11 @@ from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.streams import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
-from fedstrata.process.forks import end_at_once, end_children, spare_forks
+from fedstrata.process.forks import end_children, kill_children, spare_forks
 from fedstrata.process.logs import print_whatever_comes
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
+END_S = 10.0  # the longest wait for what own code has left behind
 INCOMPLETE = {
     errno.ENOSPC: "a disk is full, so output is not complete; free space and run again",
     errno.EIO: "a terminal is gone or a disk fails, so output is not complete; run again",
@@ -272,7 +273,10 @@ def _end_with(codes: list[int]) -> None:
         os._exit(code)
 
 
-END_S = 10.0  # the longest wait for what own code has left behind
+def _end_overdue(code: int) -> None:
+    """End the process although own code, such as a pool or a function of `atexit`, has not ended."""
+    kill_children()
+    _end_with([code])
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -298,7 +302,7 @@ def main() -> None:
     end_children()
     for number in ending:  # everything is done; another signal ends silently
         signal.signal(number, lambda *_: os._exit(code))
-    overdue = threading.Timer(END_S, end_at_once, (code,))  # own code may leave a pool that never ends
+    overdue = threading.Timer(END_S, _end_overdue, (code,))
     overdue.daemon = True
     overdue.start()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):

@@ -517,7 +517,7 @@ class TrainingSettings(Settings):
     batch_size: int = Field(default=32, ge=1)
     """Number of examples in a batch; the last batch of an epoch may be smaller."""
     last_batch: Literal["kept", "joined", "dropped"] = "kept"
-    """What happens to a smaller last batch: it is `kept`, `dropped`, or, if it has one example, `joined` to the batch
+    """Treatment of a smaller last batch: it is `kept`, `dropped`, or, if it has one example, `joined` to the batch
     before it.
     """
     evaluate_every: int = Field(default=1, ge=1)

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -31,18 +31,13 @@ def end_children() -> None:
     itself ends the workers of a `multiprocessing.Pool`, and would wait for a killed worker that holds a lock.
     """
     module = sys.modules.get("multiprocessing.process")
-    _kill_children({child.pid for child in module.active_children() if child.daemon} if module else set())
+    kill_children({child.pid for child in module.active_children() if child.daemon} if module else ())
 
 
-def end_at_once(code: int) -> None:
-    """Kill all children of this process, and end it with this exit code."""
-    _kill_children(set())
-    os._exit(code)
-
-
-def _kill_children(workers: set[int | None]) -> None:
+def kill_children(spared: Collection[int | None] = ()) -> None:
+    """On Linux, kill the children of this process that have no session of their own. Spare the ids in `spared`."""
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended
             for child in map(int, children.read_text().split()):
-                if child not in workers and os.getpgid(child) == os.getpgrp():
+                if child not in spared and os.getpgid(child) == os.getpgrp():
                     os.kill(child, signal.SIGKILL)

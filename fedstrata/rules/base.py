@@ -69,7 +69,7 @@ class Rule:
     Options: ClassVar[type[RuleSettings]] = RuleSettings
     """The rule's options, a subclass of `RuleSettings`. pydantic checks them."""
     is_sum: ClassVar[bool] = False
-    """Whether the combined update is the exact weighted mean. Only then can a GPS add the sums of several LPSs."""
+    """True if the combined update is the exact weighted mean. Only then can a GPS add the sums of several LPSs."""
 
     def __init__(self, options: RuleSettings) -> None:
         self.options = options

@@ -19,7 +19,7 @@ class TrimmedMean(AllUpdates):
 
     class Options(RuleSettings):
         cut: SmallerPart = 0.2
-        """Share of the children whose largest values are left out, and whose smallest values, rounded down."""
+        """Share of the children, rounded down: so many largest values and so many smallest values are left out."""
 
     options: Options
 

@@ -30,7 +30,7 @@ def with_digests(experiment: Experiment) -> Experiment:
 
 
 def check_code(experiment: Experiment, sections: Iterable[str] = SECTIONS) -> None:
-    """Check that the files of own code on this machine are those of the run. `sections` name the code to check.
+    """Check that no file of own code on this machine has changed since the run began. `sections` name the code.
 
     Raises:
         ExperimentError: a file has changed since the run began.
@@ -75,7 +75,7 @@ def _code(experiment: Experiment, sections: Iterable[str]) -> dict[str, Path]:
 
 
 def _data(experiment: Experiment) -> dict[str, Path]:
-    """Return the files of the tables in `data.folder`. With a local partition there are none, because each device has
+    """Return the files of the tables in `data.folder`. With a local partition, return no files, because each device has
     other tables.
     """
     folder = experiment.data.folder

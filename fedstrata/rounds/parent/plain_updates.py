@@ -1,4 +1,6 @@
-"""How a parent receives updates without secure aggregation. `MaskedUpdates` (`mask_keys.py`) is the other way."""
+"""Updates without secure aggregation, at a parent. With secure aggregation, `MaskedUpdates` (`mask_keys.py`) takes
+their place.
+"""
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import LinkSettings

@@ -273,3 +273,21 @@ cli.main()
 def test_processes_and_threads_that_own_code_starts_print_nothing_and_hold_no_command_up() -> None:
     ended = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+NEVER_ENDS = """
+import atexit, time
+from emulator.commands import main as cli
+
+def app(*_, **__):
+    atexit.register(time.sleep, 600)
+    print("done")
+
+cli.app, cli.END_S = app, 0.1
+cli.main()
+"""
+
+
+def test_a_command_ends_with_its_output_if_own_code_never_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", NEVER_ENDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

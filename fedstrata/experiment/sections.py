@@ -36,6 +36,7 @@ MOST_LAYERS = 1000  # of a built-in model
 Channels = Annotated[int, Field(ge=1, le=4096)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 SmallerPart = Annotated[float, Field(gt=0, lt=0.5)]
+CountOrPart = Annotated[int, Field(ge=0)] | SmallerPart
 
 
 class Settings(BaseModel):
@@ -275,7 +276,7 @@ class AggregationSettings(Settings):
     """Name the rules by which parents combine the updates of their children."""
 
     lps: SerializeAsAny[RuleSettings] = RuleSettings()
-    """Rule of an LPS for its devices' updates: `mean`, `median`, `trimmed_mean`, or own code as `module:Class`."""
+    """Rule of an LPS for its devices' updates: a built-in rule, or own code as `module:Class`."""
     gps: SerializeAsAny[RuleSettings] = RuleSettings()
     """Rule of the GPS for the LPSs' updates."""
 

@@ -5,5 +5,18 @@ names to rules.
 from fedstrata.experiment.sections import RuleSettings
 from fedstrata.rules.base import AllUpdates, Rule, Total
 from fedstrata.rules.gathering import Gathering, Route, of_streams, of_updates, routed
+from fedstrata.rules.products import ByProducts, Updates
 
-__all__ = ["AllUpdates", "Gathering", "Route", "Rule", "RuleSettings", "Total", "of_streams", "of_updates", "routed"]
+__all__ = [
+    "AllUpdates",
+    "ByProducts",
+    "Gathering",
+    "Route",
+    "Rule",
+    "RuleSettings",
+    "Total",
+    "Updates",
+    "of_streams",
+    "of_updates",
+    "routed",
+]

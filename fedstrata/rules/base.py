@@ -4,7 +4,8 @@ A parent is an LPS with devices as children, or the GPS with LPSs as children. F
 rule makes a `Total`, which takes the children's values as they arrive.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +21,7 @@ from fedstrata.tensors.exact_sum import check_values, largest_value
 
 Values = NDArray[Any]  # float32 values, or partial sums in int64
 Weights = NDArray[np.int64]
+Blocks = Callable[[], Iterator[tuple[int, int, Flat]]]  # yields first element, last element (exclusive), and the values
 
 
 class Total(Protocol):
@@ -82,8 +84,8 @@ class Rule:
         return {}
 
     def withstands(self, children: int) -> int:
-        """Return how many of so many children may send any update, while each element of the combined update stays in
-        the range of the other children's values.
+        """Return how many of so many children may send any update, while the combined update stays close to the updates
+        of the other children.
         """
         return 0
 
@@ -113,6 +115,17 @@ class AllUpdates(Rule):
             weights: the children's weights, int64, shape (children,). For an LPS these are numbers of examples.
         """
         raise NotImplementedError
+
+    def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Callable[[Flat], Any]:
+        """Return the function that combines the updates of one block. This is called once per stream, after the last
+        update.
+
+        Args:
+            children: the ids of the children, in the order of the rows.
+            weights: the children's weights, as for `combine`.
+            blocks: yields all blocks, each time from the first to the last.
+        """
+        return partial(self.combine, weights=weights)
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         return _Spooled(self, size, largest_value(max_weight), folder)
@@ -155,9 +168,13 @@ class _Spooled:
         children = sorted(self._weights)
         weights = np.array([self._weights[child_id] for child_id in children], np.int64)
         combined = np.empty(self._spool.size, np.float32)
-        for start, stop, block in self._spool.blocks(children):
-            with or_failed(f"rule {self._rule.options.name} failed with", self._rule):
-                found = self._rule.combine(block, weights)
+        blocks = partial(self._spool.blocks, children)
+        failing = f"rule {self._rule.options.name} failed with"
+        with or_failed(failing, self._rule):
+            combine = self._rule.combiner(children, weights, blocks)
+        for start, stop, block in blocks():
+            with or_failed(failing, self._rule):
+                found = combine(block)
             combined[start:stop] = _checked(self._rule, found, stop - start)
         self._spool.close()
         self._combined = combined
@@ -179,3 +196,14 @@ def _checked(rule: Rule, combined: Any, size: int) -> Flat:
             f"{found.shape} with {found.size - np.isfinite(found).sum()} values that are not finite"
         )
     return found.astype(np.float32)
+
+
+def weighted_sum(updates: Flat, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of the rows, each multiplied by its factor, float64, shape (elements,). Rows are added one after
+    another. So the number of elements in a block changes no bit, unlike in NumPy's sums.
+    """
+    total = np.zeros(updates.shape[1])
+    for row, factor in zip(updates, factors, strict=True):
+        if factor:
+            total += np.multiply(row, factor, dtype=np.float64)
+    return total

@@ -14,8 +14,10 @@ TIERS: tuple[Tier, ...] = ("lps", "gps")
 DEFAULT = "mean"
 # By name `module:Class`. The module is imported when the name is first used.
 REGISTRY: Mapping[str, str] = {
+    "geometric_median": "fedstrata.rules.geometric_median:GeometricMedian",
     "mean": "fedstrata.rules.mean:Mean",
     "median": "fedstrata.rules.median:Median",
+    "multi_krum": "fedstrata.rules.multi_krum:MultiKrum",
     "trimmed_mean": "fedstrata.rules.trimmed_mean:TrimmedMean",
 }
 RULES = Registry(section="rule", base=Rule, options=RuleSettings, default=DEFAULT, known=REGISTRY)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from fedstrata.experiment.sections import RuleSettings, SmallerPart
-from fedstrata.rules.base import AllUpdates, Weights
+from fedstrata.rules.base import AllUpdates, Weights, weighted_sum
 from fedstrata.tensors import Flat
 
 
@@ -26,8 +26,8 @@ class TrimmedMean(AllUpdates):
     def combine(self, updates: Flat, weights: Weights) -> Flat:
         children = len(updates)
         cut = self.withstands(children)
-        kept = np.sort(updates, axis=0)[cut : children - cut].astype(np.float64)
-        combined: Flat = (kept.sum(axis=0) / len(kept)).astype(np.float32)
+        kept = np.sort(updates, axis=0)[cut : children - cut]
+        combined: Flat = (weighted_sum(kept, np.ones(len(kept))) / len(kept)).astype(np.float32)
         return combined
 
     def withstands(self, children: int) -> int:

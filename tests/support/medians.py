@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedstrata.rules import AllUpdates, RuleSettings
+from fedstrata.rules import AllUpdates, ByProducts, RuleSettings
 
 
 class Median(AllUpdates):
@@ -32,3 +32,15 @@ class Alone(Median):
 
     def refuses(self):
         return {"training.participation": "a cohort may have too few children"}
+
+
+class Equal(ByProducts):
+    """The mean of the updates, each scaled to norm 1."""
+
+    def factors(self, updates):
+        return 1 / updates.norms / len(updates.children)
+
+
+class Single(ByProducts):
+    def factors(self, updates):
+        return [1.0]

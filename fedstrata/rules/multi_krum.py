@@ -1,0 +1,39 @@
+"""Multi-Krum: the mean of the updates that are closest to others.
+
+Peva Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+
+from fedstrata.experiment.sections import CountOrPart, RuleSettings
+from fedstrata.rules.products import ByProducts, Numbers, Updates
+
+
+class MultiKrum(ByProducts):
+    """Take the mean of the updates with the lowest scores. A score is the sum of the squared distances to the closest
+    other updates. With n children and f attackers, these are the n − f − 2 closest updates, and n − f updates are kept.
+    Each child counts once, so a false number of examples changes nothing.
+    """
+
+    class Options(RuleSettings):
+        attackers: CountOrPart = 0.2
+        """Number of children that may lie, or their share, rounded down. With n children, at most (n − 3) / 2."""
+
+    options: Options
+
+    def factors(self, updates: Updates) -> Numbers:
+        children = len(updates.children)
+        lies = self.withstands(children)
+        distances = np.sort(updates.squared_distances + np.diag(np.full(children, np.inf)), axis=1)
+        scores = distances[:, : max(1, children - lies - 2)].sum(axis=1)
+        kept = np.argsort(scores, kind="stable")[: children - lies]
+        factors = np.zeros(children)
+        factors[kept] = 1 / len(kept)
+        return factors
+
+    def withstands(self, children: int) -> int:
+        attackers = self.options.attackers
+        wanted = attackers if isinstance(attackers, int) else int(Fraction(repr(attackers)) * children)
+        return max(0, min(wanted, (children - 3) // 2))

@@ -1,0 +1,133 @@
+"""Rules by products: their bits, their agreement with a plain implementation, and what liars do to them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fedstrata.rules.spool as spool_module
+from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.rules import of_updates
+from fedstrata.rules.products import Updates
+from tests.support.rule_bits import BY_PRODUCTS, SIZE, SPOOLED, bits, rule, sent
+
+Rows = NDArray[np.float64]
+
+
+async def combined(section: str, updates: Rows, folder: Path) -> NDArray[np.float32]:
+    """What a parent computes by a rule."""
+    names = [f"device-{index:03}" for index in range(len(updates))]
+    gathering = of_updates(rule(section), updates.shape[1], dict.fromkeys(names, 1), folder)
+    for name, row in zip(names, updates.astype(np.float32), strict=True):
+        gathering.take(name, 0, row, [1])
+        gathering.accept(name, [1])
+    await gathering.settle()
+    return gathering.totals[0].mean()
+
+
+# --- bits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", SPOOLED)
+async def test_fifty_orders_chunks_and_blocks_give_one_digest(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates, digests = sent(), set()
+    for seed in range(50):
+        draw = np.random.default_rng(seed)
+        width = int(draw.choice([1 + SIZE // 300, 1000, SIZE // 2, SIZE - 1, SIZE]))  # SIZE - 1: a last block of one
+        monkeypatch.setattr(spool_module, "BLOCK_BYTES", 4 * len(updates) * width)
+        cuts = sorted(draw.integers(1, SIZE, draw.integers(0, 4)).tolist())
+        digests.add(await bits(section, updates, [*draw.permutation([*updates])], cuts, tmp_path))
+    assert len(digests) == 1
+
+
+def test_other_kernels_of_openblas_and_numpy_give_the_same_digests(tmp_path: Path) -> None:
+    def digests(**kernels: str) -> str:
+        program = [sys.executable, "-m", "tests.support.rule_bits", str(tmp_path)]
+        return subprocess.run(program, env=os.environ | kernels, capture_output=True, text=True, check=True).stdout
+
+    usual = digests()
+    assert len(usual.split()) == len(SPOOLED)
+    assert digests(OPENBLAS_CORETYPE="Prescott", OPENBLAS_NUM_THREADS="2") == usual
+
+
+# --- agreement ------------------------------------------------------------------------------------
+
+
+def multi_krum(updates: Rows, lies: int) -> Rows:
+    """As in the paper, with plain loops."""
+    count, scores = len(updates), []
+    for one in range(count):
+        away = sorted(float(np.sum((updates[one] - updates[other]) ** 2)) for other in range(count) if other != one)
+        scores.append(sum(away[: count - lies - 2]))
+    kept = sorted(range(count), key=lambda child: scores[child])[: count - lies]
+    found: Rows = np.mean(updates[kept], axis=0)
+    return found
+
+
+def geometric_median(updates: Rows) -> Rows:
+    """The algorithm of Weiszfeld on the updates themselves."""
+    point: Rows = updates.mean(axis=0)
+    for _ in range(100):
+        closeness = 1 / np.maximum(np.linalg.norm(updates - point, axis=1), 1e-6)
+        point = (closeness @ updates) / closeness.sum()
+    return point
+
+
+PLAIN: dict[str, Callable[[Rows], Rows]] = {
+    BY_PRODUCTS[0]: lambda updates: multi_krum(updates, max(0, min(2, (len(updates) - 3) // 2))),
+    BY_PRODUCTS[1]: geometric_median,
+}
+
+
+@pytest.mark.parametrize("section", PLAIN)
+async def test_rules_agree_with_plain_implementations_on_a_hundred_inputs(section: str, tmp_path: Path) -> None:
+    for seed in range(100):
+        draw = np.random.default_rng(seed)
+        updates = draw.standard_normal((int(draw.integers(3, 20)), int(draw.integers(3, 300))))
+        found = await combined(section, updates, tmp_path)
+        np.testing.assert_allclose(found, PLAIN[section](updates.astype(np.float32).astype(float)), atol=1e-5)
+
+
+def test_products_norms_and_distances_by_hand() -> None:
+    block = np.float32([[3, 4], [0, 0], [-6, 0.5]])
+    updates = Updates(["a", "b", "c"], np.array([1, 2, 3]), lambda: iter([(0, 1, block[:, :1]), (1, 2, block[:, 1:])]))
+    assert updates.products.tolist() == [[25, 0, -16], [0, 0, 0], [-16, 0, 36.25]]
+    assert updates.norms.tolist() == [5, 0, 36.25**0.5]
+    assert updates.squared_distances[0].tolist() == [0, 25, 93.25]  # 9² + 3.5²
+
+
+# --- liars ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "children", "lies"),
+    [("multi_krum", 10, 2), ("multi_krum", 4, 0), ("{name: multi_krum, attackers: 3}", 9, 3),
+     ("{name: multi_krum, attackers: 3}", 8, 2), ("multi_krum", 1, 0), ("geometric_median", 10, 4),
+     ("geometric_median", 2, 0)],
+)  # fmt: skip
+async def test_how_many_children_may_lie(section: str, children: int, lies: int, tmp_path: Path) -> None:
+    assert rule(section).withstands(children) == lies
+    updates = np.tile([1.0, 2.0, 3.0], (children, 1)) + 0.01 * np.random.default_rng(1).standard_normal((children, 3))
+    updates[:lies] = [2e5, -2e5, 1e5]
+    assert np.abs(await combined(section, updates, tmp_path) - [1, 2, 3]).max() < 0.1
+
+
+@pytest.mark.parametrize("attackers", ["-1", "0.5", "1.5", "yes", "half"])
+def test_an_impossible_number_of_attackers_is_refused(attackers: str) -> None:
+    with pytest.raises(ExperimentError, match=r"aggregation\.lps\.attackers"):
+        rule(f"{{name: multi_krum, attackers: {attackers}}}")
+
+
+async def test_an_own_rule_by_products_and_one_that_returns_too_little(tmp_path: Path) -> None:
+    updates = np.array([[1.0, 0.0], [0.0, 2.0], [30.0, 40.0]])
+    found = await combined("'tests.support.medians:Equal'", updates, tmp_path)
+    np.testing.assert_allclose(found, [(1 + 0.6) / 3, (1 + 0.8) / 3], rtol=1e-6)  # each of norm 1
+    with pytest.raises(PluginError, match=r"factors must return finite numbers of shape \(3,\), not array\(\[1\.\]\)"):
+        await combined("'tests.support.medians:Single'", updates, tmp_path)

@@ -25,7 +25,7 @@ from benchmarks.suite.observed import resident_mb
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline, TrainingSettings
 from fedstrata.experiment.sections import RuleSettings
-from fedstrata.optimisers.server import server_optimiser
+from fedstrata.optimisers.server_optimisers import server_optimiser
 from fedstrata.process.heap import keep_for_training
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter, ProcessMetrics

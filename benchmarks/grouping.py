@@ -15,7 +15,7 @@ from typing import Any, cast
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from device.compute_thread import Bench
+from device.compute_thread import ComputeThread
 from device.stacked.training import Stacked
 from device.training import limit_threads
 from device.work import DeviceProcess, DeviceWork
@@ -41,7 +41,7 @@ def host_of(experiment: Experiment, dataset: Dataset) -> DeviceProcess:
     method, nothing = make_method(experiment), cast("Any", None)
     return DeviceProcess(
         experiment=experiment, dataset=dataset, architectures=Architectures(experiment, method), method=method,
-        bench=Bench(Stacked()), task=make_task(experiment), process_id="", pod_name="",
+        compute_thread=ComputeThread(Stacked()), task=make_task(experiment), process_id="", pod_name="",
         channels=nothing, metrics=nothing, shield_of=nothing,
     )  # fmt: skip
 

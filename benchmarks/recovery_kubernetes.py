@@ -23,13 +23,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from emulator.cluster.forward import PodPort
-from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_objects import InstalledRelease
 from emulator.cluster.remote import down
 from emulator.cluster.rollout import COMPONENT, is_ready
 from emulator.cluster.up import UpRequest, load_for_cluster, up
 from emulator.shipped.share import EXPERIMENTS
-from fedstrata.process.sleeping import pass_time
+from fedstrata.process.waiting import pass_time
 
 RUN = ("method.clusters=2", "training.global_rounds=100000", "links={device-lps: {latency: 20ms}}", "clock=real")
 LOOK_S, LONGEST_S = 0.1, 120.0

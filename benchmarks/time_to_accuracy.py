@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from emulator.estimates.retime import retime, write_retimed
-from emulator.results.record import RunRecord, load_record
+from emulator.results.read_record import RunRecord, load_record
 from emulator.results.report.style import COLOURS, MUTED, drawing
 from fedstrata.record.timeline import PARTS
 

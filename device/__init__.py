@@ -1,5 +1,5 @@
 """The device service."""
 
-from fedstrata.process.arithmetic import scrub_environment
+from fedstrata.process.openblas import scrub_environment
 
 scrub_environment()  # before NumPy is loaded

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from device.agent import DeviceAgent
 from device.channels import Channels
-from device.compute_thread import Bench
+from device.compute_thread import ComputeThread
 from device.identity import device_indexes
 from device.masking import shields
 from device.stacked.training import Stacked
@@ -89,7 +89,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         dataset=dataset,
         architectures=architectures,
         method=method,
-        bench=Bench(Stacked()),
+        compute_thread=ComputeThread(Stacked()),
         channels=channels,
         task=task,
         metrics=metrics,

@@ -19,7 +19,7 @@ from fedstrata.errors import (
 from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Backoff
+from fedstrata.process.waiting import Backoff
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 REFUSALS = 3  # refused TLS connections in a row after which the process gives up
@@ -43,7 +43,7 @@ class DeviceAgent:
         device.
         """
         host = self._host
-        data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
+        data = await host.compute_thread.compute(lambda: device_data(host.experiment, host.dataset, self._index))
         gps = GpsClient(
             host.channels.gps,
             host.experiment,

@@ -6,9 +6,9 @@ from typing import Any
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import Connection
-from fedstrata.trust.files import GPS
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import Security
+from fedstrata.trust.tls_files import GPS
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 

@@ -14,14 +14,14 @@ from typing import Generic, TypeVar
 
 from device.evaluation import Evaluation, EvaluationJob
 from device.training import LocalResult, Trainer, TrainingJob
-from fedstrata.process.sleeping import wait_until
+from fedstrata.process.waiting import wait_until
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 LULL_S = 0.005  # if no job has come for so long, the waiting jobs begin
 
 
-class Bench:
+class ComputeThread:
     """Run the arithmetic of all devices of a process on one thread. Training jobs and measurements wait in queues."""
 
     def __init__(self, trainer: Trainer) -> None:

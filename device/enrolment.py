@@ -10,8 +10,9 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Question
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import HOLD_S, PATIENCE_S, Backoff
-from fedstrata.rpc.answers import answer_parts, arrays_of, largest_bytes, payload_bytes
+from fedstrata.process.time_limits import HOLD_S, PATIENCE_S
+from fedstrata.process.waiting import Backoff
+from fedstrata.rpc.answer_messages import answer_parts, arrays_of, largest_bytes, payload_bytes
 from fedstrata.rpc.client import CallError, ask, call_through_upgrade, call_until_answered, is_passing, refusal
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb

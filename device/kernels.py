@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import torch
 
-from fedstrata.process.arithmetic import openblas_kernel
+from fedstrata.process.openblas import openblas_kernel
 
 
 @cache

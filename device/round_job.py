@@ -15,7 +15,7 @@ from fedstrata.methods import Measurement, Method, Moment, Outcome, Question
 from fedstrata.partitions import DeviceData
 from fedstrata.privacy.updates import private_update, weight_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
-from fedstrata.rpc.answers import LARGEST_IN_A_ROUND, TOLD, arrays_of
+from fedstrata.rpc.answer_messages import LARGEST_IN_A_ROUND, TOLD, arrays_of
 from fedstrata.streams.architectures import Architecture
 from fedstrata.tensors import Flat, Layout, taken, values_digest
 from fedstrata.v1 import answers_pb2
@@ -55,14 +55,14 @@ class Kept:
 
     def optimisers(self) -> dict[int, Arrays]:
         """Return the kept states of the optimiser. A device may train several times in an LPS round. Each training has
-        a number, its `stream`, and a state of its own. If the device's model has changed since the states were kept,
+        a number and a state of its own. If the device's model has changed since the states were kept,
         return an empty mapping.
         """
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
             if name.startswith(OPTIMISER) and self._kept_of is self._architecture:
-                stream, _, vector = name.removeprefix(OPTIMISER).partition("/")
-                found.setdefault(int(stream), {})[vector] = array
+                number, _, vector = name.removeprefix(OPTIMISER).partition("/")
+                found.setdefault(int(number), {})[vector] = array
         return found
 
     def own_layers(self) -> Flat | None:
@@ -104,8 +104,8 @@ class Kept:
         if not host.keeps_state:
             return
         kept = {name: np.asarray(array) for name, array in outcome.personal.items()}
-        for stream, state in optimisers.items():
-            kept |= {f"{OPTIMISER}{stream}/{name}": array for name, array in state.items()}
+        for number, state in optimisers.items():
+            kept |= {f"{OPTIMISER}{number}/{name}": array for name, array in state.items()}
         layout, streams = self._layout(self._architecture), self._architecture.streams
         if layout.size:
             whole = streams.with_tables(outcome.weights, outcome.tables)
@@ -261,7 +261,7 @@ class RoundJob:
             base_digest=received.digest,
             work=await self._host.clock.worked(self._said, self._done),
             trained_from=await self._client.shield.trained_from(
-                received, self._client.identity.home_id, self.work.cluster, self._host.bench.compute
+                received, self._client.identity.home_id, self.work.cluster, self._host.compute_thread.compute
             ),
         )
 
@@ -271,7 +271,7 @@ class RoundJob:
         if budget is None:
             return update
         job = partial(private_update, device_index=work.device_index, lps_round=work.lps_round)
-        return await self._host.bench.compute(lambda: job(update, budget, work.noise))
+        return await self._host.compute_thread.compute(lambda: job(update, budget, work.noise))
 
     @property
     def _done(self) -> Done:

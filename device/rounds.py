@@ -18,10 +18,11 @@ from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import shown
-from fedstrata.process.sleeping import PATIENCE_S, Backoff, hold_s, payload_timeout_s
+from fedstrata.process.time_limits import PATIENCE_S, hold_s, payload_timeout_s
+from fedstrata.process.waiting import Backoff
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rounds.child.models_and_updates import Offered
-from fedstrata.rpc.answers import largest_bytes
+from fedstrata.rpc.answer_messages import largest_bytes
 from fedstrata.rpc.client import call_until_answered
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.streams.plan_checks import is_offered
@@ -121,7 +122,7 @@ class DeviceRounds:
         while True:
             held = self._held(served.by.home_id)
             client.holds(held.round if held else None)
-            with self._host.bench.listening(served.by.home_id):
+            with self._host.compute_thread.listening(served.by.home_id):
                 offer = await served.hear(self._exchange(client, goes_up, is_announced=is_announced))
             self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
             goes_up, is_announced = None, self._host.clock.announces
@@ -164,7 +165,7 @@ class DeviceRounds:
         reply.
         """
         if isinstance(goes_up, Update):
-            goes_up = await self._shield.hidden(goes_up, self._host.bench.compute)
+            goes_up = await self._shield.hidden(goes_up, self._host.compute_thread.compute)
             return await (client.announce(goes_up) if is_announced else client.exchange(goes_up))
         if goes_up is not None and self._job is not None:
             return await client.answer(self._job.received.round, goes_up)
@@ -208,7 +209,7 @@ class DeviceRounds:
         """
         codec = PayloadCodec(client.layout, "float32")
         chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
-        digest = await self._host.bench.compute(lambda: _sha256(chunks()))
+        digest = await self._host.compute_thread.compute(lambda: _sha256(chunks()))
         header = pb.HeldModelHeader(
             run_id=client.identity.run_id,
             device_id=self._device_id,

@@ -36,7 +36,7 @@ class LocalSteps:
         self._descent = Descent(job, self._leaves)
         self._outputs = outputs_in_training(job)
         self._loss_sum = 0.0
-        self.stream = job.stream
+        self.number = job.number
         self.examples = 0  # examples in all gradients
         self.moves = 0
 
@@ -50,11 +50,11 @@ class LocalSteps:
         """A copy of the weights after the steps so far, shape (trainable.size,)."""
         return torch.cat([leaf.reshape(-1) for leaf in self._leaves])
 
-    def batches(self, stream: int | None = None) -> Iterator[Batch]:
-        """Yield the batches of the training, one per local step. Another number `stream` gives another random order of
+    def batches(self, number: int | None = None) -> Iterator[Batch]:
+        """Yield the batches of the training, one per local step. Another `number` gives another random order of
         the examples.
         """
-        return batches(self._job if stream is None else replace(self._job, stream=stream))
+        return batches(self._job if number is None else replace(self._job, number=number))
 
     def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the gradient of a batch's mean loss at these weights, shape (trainable.size,)."""

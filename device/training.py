@@ -48,7 +48,7 @@ class TrainingJob:
     held_out: Examples | None = None  # if given, `start` is measured on these first
     correct: Correct | None = None  # gives the optimiser a corrected gradient
     beside: tuple[Flat, ...] = ()  # further arguments of `correct`, each with the shape of `start`
-    stream: int = 0  # the number of this training in the LPS round; each has its own batch order
+    number: int = 0  # the number of this training in the LPS round; each has its own batch order
     epochs: int | None = None  # replaces the steps or epochs of `training`
     targets: NDArray[np.float32] | None = None  # replace labels: one distribution over classes per example
     only: tuple[str, ...] | None = None  # names of the tensors that may change; None: all
@@ -163,9 +163,9 @@ def train(job: TrainingJob) -> LocalResult:
 
 def outputs_in_training(job: TrainingJob) -> Outputs:
     """Return the function that computes outputs in a local step. Random numbers, such as those for dropout, depend only
-    on the seed, the device, the LPS round, and the training's number (`stream`).
+    on the seed, the device, the LPS round, and the training's number.
     """
-    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
+    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.number] if job.number else [])]
     return job.model.outputs_in_training(np.random.default_rng(address))
 
 
@@ -252,7 +252,7 @@ def limit_threads() -> None:
 def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
     """Yield the order in which a device uses its examples, for one epoch after another, without end."""
     address = [job.seed, job.device_index, job.lps_round]
-    rng = np.random.default_rng([*address, job.stream] if job.stream else address)
+    rng = np.random.default_rng([*address, job.number] if job.number else address)
     while True:
         yield rng.permutation(len(job.examples))
 
@@ -270,7 +270,7 @@ def batches(job: TrainingJob) -> Iterator[Batch]:
     batches at once.
     """
     orders, done = batch_orders(job), 0
-    address = [job.seed, job.device_index, job.lps_round, job.stream]
+    address = [job.seed, job.device_index, job.lps_round, job.number]
     an_epoch = job.training.batches(len(job.examples))
     while slab := list(islice(orders, SLAB_BATCHES)):
         epochs = np.repeat(np.arange(done, done + len(slab)) // an_epoch, [len(order) for order in slab])

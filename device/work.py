@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from device.channels import Channels
-from device.compute_thread import Bench
+from device.compute_thread import ComputeThread
 from device.evaluation import EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.steps import LocalSteps, trained_of
@@ -28,7 +28,7 @@ from fedstrata.partitions import DeviceData, PublicData, public_data
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import ReceivedModel, Shield
-from fedstrata.rpc.answers import answer_to_proto
+from fedstrata.rpc.answer_messages import answer_to_proto
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
@@ -46,7 +46,7 @@ class DeviceProcess:
     dataset: Dataset
     architectures: Architectures
     method: Method
-    bench: Bench
+    compute_thread: ComputeThread
     channels: Channels
     task: Task
     metrics: ProcessMetrics
@@ -137,7 +137,7 @@ class Beginning:
     offered: Sequence[int] = ()  # empty: all clusters
     tables: Sequence[Arrays] = ()  # the tables of each received model
     personal: Arrays = field(default_factory=dict)  # what the method has kept on this device
-    optimisers: Mapping[int, Arrays] = field(default_factory=dict)  # by stream of trainings: the kept state
+    optimisers: Mapping[int, Arrays] = field(default_factory=dict)  # by number of the training: the kept state
     told: Arrays = field(default_factory=dict)  # what the GPS tells all devices
 
 
@@ -180,7 +180,7 @@ class DeviceWork:
         self.update: Flat = np.empty(0, np.float32)
         self.personal = begins.personal
         self._optimisers = begins.optimisers
-        self._after: dict[int, Arrays] = {}  # by stream of trainings: the optimiser's state
+        self._after: dict[int, Arrays] = {}  # by number of the training: the optimiser's state
         self._tables = begins.tables
         self._counted = 0  # examples used in trainings and in own arithmetic
         self._steps: list[LocalSteps] = []  # trainings whose steps the method takes itself
@@ -215,15 +215,15 @@ class DeviceWork:
     @property
     def trained_examples(self) -> int:
         """The number of examples in all trainings so far, except in trainings with a result that is discarded."""
-        kept = (steps for steps in self._steps if steps.stream not in self._host.method.discarded)
+        kept = (steps for steps in self._steps if steps.number not in self._host.method.discarded)
         return self._counted + sum(steps.examples for steps in kept)
 
     @property
     def optimisers(self) -> dict[int, Arrays]:
-        """The newest states of the optimiser by `stream`, the number of a training within its LPS round. The next round
-        begins with these states.
+        """The newest states of the optimiser by the number of a training within its LPS round. The next round begins
+        with these states.
         """
-        taken = {steps.stream: state for steps in self._steps if steps.moves and (state := steps.state())}
+        taken = {steps.number: state for steps in self._steps if steps.moves and (state := steps.state())}
         return {**self._optimisers, **self._after, **taken}
 
     async def train(
@@ -232,7 +232,7 @@ class DeviceWork:
         *,
         correct: Callable[..., torch.Tensor] | None = None,
         beside: tuple[Flat, ...] = (),
-        stream: int = 0,
+        number: int = 0,
         epochs: int | None = None,
         on: Examples | None = None,
         targets: NDArray[np.float32] | None = None,
@@ -246,27 +246,27 @@ class DeviceWork:
             examples=self.examples if on is None else on,
             correct=correct,
             beside=beside,
-            stream=stream,
+            number=number,
             epochs=epochs,
             targets=targets,
             only=None if only is None else tuple(only),
         )
-        result = await self._host.bench.train(job, self._group)
-        if stream not in self._host.method.discarded:
+        result = await self._host.compute_thread.train(job, self._group)
+        if number not in self._host.method.discarded:
             self._counted += job.trained_examples
             if result.optimiser_state:
-                self._after[stream] = result.optimiser_state
+                self._after[number] = result.optimiser_state
         return trained_of(result, job)
 
-    def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:
+    def steps(self, start: Flat, *, number: int = 0) -> LocalSteps:
         """Begin a training in which the method takes each local step itself (see `fedstrata.methods.Work`). Return its
         steps.
         """
-        steps = LocalSteps(self._job(start, examples=self.examples, stream=stream))
+        steps = LocalSteps(self._job(start, examples=self.examples, number=number))
         self._steps.append(steps)
         return steps
 
-    def _job(self, start: Flat, *, stream: int, **rest: Any) -> TrainingJob:
+    def _job(self, start: Flat, *, number: int, **rest: Any) -> TrainingJob:
         """Return the job of a training in this round. `rest` gives the other fields of the job."""
         training = self._host.experiment.training
         is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
@@ -279,8 +279,8 @@ class DeviceWork:
             lps_round=max(0, self.lps_round),
             global_round=self.global_round,
             held_out=self.held_out if is_measured else None,
-            stream=stream,
-            optimiser_state=self._optimisers.get(stream, {}),
+            number=number,
+            optimiser_state=self._optimisers.get(number, {}),
             task=self._host.task,
             **rest,
         )
@@ -291,7 +291,7 @@ class DeviceWork:
         """
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)
-        return Measurement(**(await self._host.bench.evaluate(job, self._group))._asdict())
+        return Measurement(**(await self._host.compute_thread.evaluate(job, self._group))._asdict())
 
     @cached_property
     def noise(self) -> Noise:
@@ -312,7 +312,7 @@ class DeviceWork:
         """Return the model's outputs for these inputs, with these weights. They are values before the softmax, shape
         (n, num_classes).
         """
-        return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
+        return await self._host.compute_thread.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Run a computation, and return its result. The devices of a process compute one after another, as
@@ -321,14 +321,14 @@ class DeviceWork:
         if trained_examples < 0:
             raise PluginError(f"trained_examples is {trained_examples}; give the number of examples used, 0 or more")
         self._counted += trained_examples
-        return await self._host.bench.compute(arithmetic)
+        return await self._host.compute_thread.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Return the result of a computation. The first call with this name computes the result. Later calls return the
         same result.
         """
         if name not in self._made:
-            self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
+            self._made[name] = asyncio.ensure_future(self._host.compute_thread.compute(make))
         made: Made = await self._made[name]
         return made
 

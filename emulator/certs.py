@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from emulator.cluster.release import Release
-from emulator.local.certificates import AUTHORITY, issue_into
+from emulator.local.run_certificates import AUTHORITY, issue_into
 from fedstrata.errors import CertificateError
 from fedstrata.process.private_files import private_folder
 from fedstrata.process.quoting import quoted
 from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority, Issued
-from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, write_private
 from fedstrata.trust.names import NAMED, ROLES, SERVERS, Name, check_server_domain, device_names
+from fedstrata.trust.tls_files import CA, CERT, REVOKED, Revoked, write_private
 
 if TYPE_CHECKING:
-    from emulator.cluster.certificates import ReleaseCertificates
+    from emulator.cluster.release_certificates import ReleaseCertificates
 
     Place: TypeAlias = "Folder | ReleaseCertificates"
 
@@ -140,8 +140,8 @@ def authority_of(folder: Path, release: Release | None) -> Authority:
 
 
 def _certificates_of(release: Release) -> "ReleaseCertificates":
-    from emulator.cluster.certificates import ReleaseCertificates
-    from emulator.cluster.kubernetes import InstalledRelease
+    from emulator.cluster.release_certificates import ReleaseCertificates
+    from emulator.cluster.release_objects import InstalledRelease
 
     return ReleaseCertificates(release, InstalledRelease(release).secrets)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from emulator.interface import Record, load
 from emulator.results.output import check_unused
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.results.weights import check_models
 from emulator.shipped.extras import needed
 from fedstrata.errors import OutputError

@@ -14,12 +14,12 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from emulator.console.units import decimal, human_bytes, human_seconds, measured
+from emulator.results.columns import Matrix, Table, html_table, table_of
 from emulator.results.output import unused_folder
-from emulator.results.record import RunRecord, load_record
-from emulator.results.tables import Matrix, Table, html_table, table_of
+from emulator.results.read_record import RunRecord, load_record
 from emulator.results.trained import TrainedModels
 from emulator.results.weights import Weights, read_weights
-from emulator.shipped.examples import find_experiment
+from emulator.shipped.experiments import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
@@ -104,11 +104,11 @@ def sweep(
             again.
         KeyboardInterrupt: The sweep was interrupted. Its processes have ended, and the same call continues the sweep.
     """
-    from emulator.console.tables import make_console
-    from emulator.sweeps.progress import make_display
+    from emulator.console.console_tables import make_console
     from emulator.sweeps.store import SharedFolder
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
+    from emulator.sweeps.sweep_progress import make_display
 
     check_may_start("fedstrata.sweep")
     forget_changed()
@@ -316,9 +316,9 @@ class SweepRecord:
 
     def _repr_html_(self) -> str:
         """Return the sweep's table as HTML, which notebooks show."""
-        from emulator.sweeps import tables
+        from emulator.sweeps import text_tables
 
-        return html_table(*tables.means(self._results))
+        return html_table(*text_tables.means(self._results))
 
 
 def _record_of(record: RunRecord) -> Record:

@@ -8,8 +8,8 @@ from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.process import Arguments, folder, program_arguments, run_process, say_listening
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.files import FLEET
 from fedstrata.trust.security import tls_security_of, with_tls_options
+from fedstrata.trust.tls_files import FLEET
 from fedstrata.v1.fleet_service_pb2_grpc import add_FleetServiceServicer_to_server
 from fleet.offers import Fleet
 from fleet.servicer import FleetServicer

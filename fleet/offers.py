@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fedstrata.errors import ExperimentError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.store import clear_asides, read_sealed, write_sealed
-from fedstrata.trust.table import MOST_OFFERED_BYTES
+from fedstrata.trust.call_table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 
 OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")  # a file here and a folder on a board get this name

@@ -3,7 +3,8 @@
 from typing import Any
 
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.process.time_limits import HOLD_S
+from fedstrata.process.waiting import Changes
 from fedstrata.trust.board_keys import public_key_of
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceServicer

@@ -6,9 +6,9 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from fedstrata.clock.links import upload_wait
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
+from fedstrata.links.tier_links import upload_wait
 from fedstrata.page import PageApp
 from fedstrata.process.http import StatusServer
 from fedstrata.process.logs import EventLog
@@ -25,12 +25,12 @@ from fedstrata.rpc.execution import telling
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.store.own_code import check_code
-from fedstrata.trust.files import GPS
 from fedstrata.trust.security import security_of, with_tls_options
+from fedstrata.trust.tls_files import GPS
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.kubernetes.backend import Backend
 from gps.kubernetes.reconcile import Reconciler
-from gps.page import LivePage
+from gps.page_data import LivePage
 from gps.phases import Phases
 from gps.retry import state_for
 from gps.run import Run

@@ -10,9 +10,9 @@ from fedstrata.process.fault_points import reach
 from fedstrata.streams.plan_checks import check_plan
 from gps.journal.answers import BEFORE
 from gps.plans.bundles import planned
+from gps.plans.global_rounds import ClosedRound
 from gps.plans.places import described
-from gps.plans.rounds import ClosedRound
-from gps.record import write_models, write_record
+from gps.record_writer import write_models, write_record
 from gps.result import result_of
 from gps.run import Run
 

@@ -15,8 +15,8 @@ from fedstrata.errors import (
     NotServedError,
 )
 from fedstrata.rpc.client import CallError, Connection
-from fedstrata.trust.files import GPS, OPERATOR
 from fedstrata.trust.security import add_operator_option, security_of
+from fedstrata.trust.tls_files import GPS, OPERATOR
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.timing import Timing
-from gps.journal.rounds import LpsRounds
-from gps.record import RunResult, wall_seconds
+from gps.journal.round_tables import LpsRounds
+from gps.record_writer import RunResult, wall_seconds
 from gps.run import Run
 
 

@@ -13,9 +13,9 @@ from fedstrata.methods import Answers, make_method
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds import Refusals, RoundServer, RoundTerms
-from fedstrata.rpc.answers import largest_bytes
+from fedstrata.rpc.answer_messages import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
 from fedstrata.trust.security import Security
@@ -30,11 +30,11 @@ from gps.hosting.waiting import Waiting
 from gps.journal.journal import Journal
 from gps.kubernetes.backend import Backend, Standing
 from gps.plans.bundles import Bundles, placed
+from gps.plans.global_rounds import GlobalRounds
 from gps.plans.keepers import Keeper
 from gps.plans.places import Places, described
-from gps.plans.rounds import GlobalRounds
 from gps.plans.vector_files import VectorFiles
-from gps.record import recorded_end
+from gps.record_writer import recorded_end
 
 NEWS_S = 0.1  # observers see news from devices at most this much later
 

@@ -7,12 +7,12 @@ from typing import Any
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
 from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.quoting import brief, quoted
-from fedstrata.process.sleeping import hold_s
+from fedstrata.process.time_limits import hold_s
 from fedstrata.rounds.parent.child_calls import ChildStream
 from fedstrata.rounds.parent.open_round import Message
 from fedstrata.rounds.parent.report_checks import check_run
 from fedstrata.rpc.stream import first_part, header_first, write_all
-from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
+from fedstrata.rpc.upload_limit import UPLOAD_WAIT, UploadWait
 from fedstrata.streams.streams import shares_of
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2, rounds_pb2

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedstrata.privacy.report import EpsilonSpent
-from fedstrata.process.sleeping import wall_time
+from fedstrata.process.waiting import wall_time
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tasks import Metric
 from fedstrata.v1 import gps_service_pb2 as pb

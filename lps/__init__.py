@@ -1,5 +1,5 @@
 """The local parameter server (LPS)."""
 
-from fedstrata.process.arithmetic import scrub_environment
+from fedstrata.process.openblas import scrub_environment
 
 scrub_environment()  # before NumPy is loaded

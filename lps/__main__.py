@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from fedstrata.clock.links import upload_wait
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
+from fedstrata.links.tier_links import upload_wait
 from fedstrata.process.address import numbered_address
 from fedstrata.process.http import StatusServer
 from fedstrata.process.logs import EventLog

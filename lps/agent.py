@@ -6,28 +6,28 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from fedstrata.clock.devices import devices_come_to_others
+from fedstrata.clock.device_times import devices_come_to_others
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import HOLD_S, hold_s
+from fedstrata.process.time_limits import HOLD_S, hold_s
 from fedstrata.rounds import PlainUpdates
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rules.registry import lps_rule, sends_sums
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
+from fedstrata.trust.call_table import Claim
 from fedstrata.trust.names import Peer
 from fedstrata.trust.security import Security
-from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.clusters import Clusters
 from lps.holding import LpsParts
 from lps.report_files import newest_reports
 from lps.session import Session
-from lps.spanning.streams import accepted_model
+from lps.spanning.received_streams import accepted_model
 from lps.to_gps import GpsClient, NewestPlan
 
 

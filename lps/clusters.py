@@ -9,12 +9,12 @@ from functools import partial
 
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.process.logs import EventLog
-from fedstrata.trust.table import Claim
+from fedstrata.trust.call_table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.kept.model_search import Handler, ModelSearch
 from lps.session import Session
+from lps.slow_devices import Waits
 from lps.to_gps import GpsClient, NewestPlan
-from lps.waits import Waits
 
 
 @dataclass

@@ -4,7 +4,7 @@ added.
 
 from collections.abc import Mapping
 
-from fedstrata.clock.devices import Presence
+from fedstrata.clock.device_times import Presence
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.cohort import cohort

@@ -9,7 +9,7 @@ from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import StateError
 from fedstrata.methods import Moment
 from fedstrata.rounds import Asking, Identity
-from fedstrata.rpc.answers import bytes_of
+from fedstrata.rpc.answer_messages import bytes_of
 from fedstrata.store import GLOBAL_ROUNDS_KEPT
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb

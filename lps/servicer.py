@@ -6,11 +6,12 @@ from typing import Any
 
 from fedstrata.errors import NotReadyError, NotServedError
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import HOLD_S, wait_until
+from fedstrata.process.time_limits import HOLD_S
+from fedstrata.process.waiting import wait_until
 from fedstrata.rounds.parent.child_calls import ChildStream
 from fedstrata.rounds.parent.open_round import Message
 from fedstrata.rpc.stream import header_first, write_all
-from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
+from fedstrata.rpc.upload_limit import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceServicer

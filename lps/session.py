@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 
 from fedstrata.clock.clocks import clock_of
-from fedstrata.clock.devices import Homes
+from fedstrata.clock.device_times import Homes
 from fedstrata.errors import RunStoppedError
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import hold_s
+from fedstrata.process.time_limits import hold_s
 from fedstrata.rounds import (
     Intake,
     OpenRound,
@@ -25,12 +25,12 @@ from fedstrata.rounds import (
 from fedstrata.rules import Gathering
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import Holding, LpsParts, Offers, SessionParts
-from lps.kept.model import KeptModel
+from lps.kept.kept_model import KeptModel
 from lps.members import Members
 from lps.notes import Notes, split_rounds
 from lps.question import RoundQuestion
 from lps.report_files import FINAL, RefusedDevices, report_if_whole, write_report
-from lps.spanning.streams import ReceivedStreams
+from lps.spanning.received_streams import ReceivedStreams
 from lps.to_gps import SessionClient
 
 TELL_S = 10.0  # the longest wait until devices have learned that the run is over

@@ -13,7 +13,8 @@ from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import CALL_S, PATIENCE_S, Changes, payload_timeout_s
+from fedstrata.process.time_limits import CALL_S, PATIENCE_S, payload_timeout_s
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
 from fedstrata.rpc.client import Connection, ask, call_through_upgrade, call_until_answered
 from fedstrata.rpc.messages import link_bytes_to_proto

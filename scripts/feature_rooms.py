@@ -54,8 +54,9 @@ FEATURES = {
     "certificates": Feature(
         pattern=r"certificate|TlsFiles|revoked",
         home=(
-            "fedstrata/trust/", "emulator/certs.py", "emulator/commands/certs.py", "emulator/cluster/certificates.py",
-            "emulator/cluster/secrets.py", "emulator/local/certificates.py",
+            "fedstrata/trust/", "emulator/certs.py", "emulator/commands/certs.py",
+            "emulator/cluster/release_certificates.py", "emulator/cluster/secrets.py",
+            "emulator/local/run_certificates.py",
         ),
         most=15,
     ),
@@ -63,7 +64,7 @@ FEATURES = {
         pattern=r"energy|joules",
         home=(
             "fedstrata/clock/energy.py", "fedstrata/experiment/energy.py", "fedstrata/record/energy.py",
-            "emulator/console/energy.py",
+            "emulator/console/energy_text.py",
         ),
         most=6,
     ),
@@ -78,7 +79,7 @@ def files_outside(feature: Feature) -> list[str]:
 
 
 def room_of(path: str) -> str:
-    """Return the room of a file: `lps` for lps/session.py, `lps/kept` for lps/kept/model.py."""
+    """Return the room of a file: `lps` for lps/session.py, `lps/kept` for lps/kept/kept_model.py."""
     return "/".join(re.sub(r"/[^/]+$", "", path).split("/")[:2])
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from fedstrata.clock.devices import Homes, Presence
+from fedstrata.clock.device_times import Homes, Presence
 from fedstrata.errors import PayloadError, RosterError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.process.quoting import quoted

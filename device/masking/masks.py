@@ -29,7 +29,7 @@ from fedstrata.privacy.updates import weight_of
 from fedstrata.process.quoting import quoted
 from fedstrata.rounds import ReceivedModel, Shield, Update
 from fedstrata.rounds.child.models_and_updates import Compute
-from fedstrata.rounds.roster import keys_in, roster_digest
+from fedstrata.rounds.mask_roster import keys_in, roster_digest
 from fedstrata.tensors import ExactSum, Flat, PayloadCodec
 from fedstrata.trust.mask_proofs import Proofs
 from fedstrata.v1 import rounds_pb2 as pb

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.cluster.helm import Helm
-from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_objects import GpsAccess, InstalledRelease
 from emulator.console.browser import keep_page, show_page
 from emulator.console.interrupts import run_interruptibly
 from emulator.results.output import new_folder
-from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display
+from emulator.runs.run_client import RunClient
 from fedstrata.errors import AddressError, FedstrataError, RunStoppedError
 from fedstrata.trust.security import Security
 from fedstrata.v1 import gps_service_pb2 as pb

@@ -8,13 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.cluster.certificates import (
-    GENERATED,
-    ReleaseCertificates,
-    authority_is_taken_over,
-    holders_of,
-    with_mode,
-)
 from emulator.cluster.chart_values import (
     asked_values,
     load_values,
@@ -24,8 +17,15 @@ from emulator.cluster.chart_values import (
     with_memory,
 )
 from emulator.cluster.helm import BusyError, Helm, check_chart
-from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_certificates import (
+    GENERATED,
+    ReleaseCertificates,
+    authority_is_taken_over,
+    holders_of,
+    with_mode,
+)
+from emulator.cluster.release_objects import InstalledRelease
 from emulator.cluster.remote import TIMEOUT_S, status
 from emulator.cluster.rollout import listed
 from emulator.estimates.sizing import are_examples_guessed, examples_of_a_device

@@ -27,7 +27,7 @@ def bench_device(
 ) -> None:
     """Measure how long this machine trains an example, for the key compute.per_example."""
     from device.pace import measured_pace, training_job
-    from emulator.shipped.examples import find_experiment
+    from emulator.shipped.experiments import find_experiment
     from fedstrata.experiment_file import load_experiment
 
     loaded = load_experiment(find_experiment(experiment), overrides or ())

@@ -45,7 +45,7 @@ def export(
 
 def _trained(folder: Path, cluster: str | None, device: str | None) -> "Trained":
     """Return the model of the cluster or the device that the options name."""
-    from emulator.results.record import load_record
+    from emulator.results.read_record import load_record
     from emulator.results.trained import TrainedModels
 
     if cluster is not None and device is None:

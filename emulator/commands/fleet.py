@@ -11,7 +11,7 @@ from emulator.commands.options import Changes, Place, with_groups
 from emulator.commands.package import EXPERIMENT
 
 if TYPE_CHECKING:
-    from emulator.boards.client import FleetClient
+    from emulator.boards.fleet_client import FleetClient
     from fedstrata.v1 import fleet_service_pb2 as pb
 
 T = TypeVar("T")
@@ -43,11 +43,11 @@ def offer(
     place: Place,
 ) -> None:
     """Offer a run to boards. The GPS of the run is elsewhere, for instance on Kubernetes."""
-    from emulator.boards.client import FleetClient
+    from emulator.boards.fleet_client import FleetClient
     from emulator.boards.loans import offer_of, shares
     from emulator.certs import authority_of
     from fedstrata.errors import CertificateError
-    from fedstrata.trust.files import TlsFiles
+    from fedstrata.trust.tls_files import TlsFiles
 
     run = changes.load(experiment)
     authority = authority_of(folder, release_or_none(release, place))
@@ -83,7 +83,7 @@ def _called(address: str, tls: Path, call: "Callable[[FleetClient], Coroutine[An
     """Connect to a fleet, make one call, and return its reply."""
     import asyncio
 
-    from emulator.boards.client import FleetClient, FleetPlace
+    from emulator.boards.fleet_client import FleetClient, FleetPlace
 
     async def work() -> T:
         async with FleetClient(FleetPlace(address=address, tls=tls)) as client:

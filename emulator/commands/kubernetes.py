@@ -33,8 +33,8 @@ def up(
     """Install or upgrade a release with an experiment, and wait until all pods are ready."""
     from emulator.cluster.up import UpRequest, load_for_cluster
     from emulator.cluster.up import up as do_up
-    from emulator.console.tables import make_console
-    from emulator.shipped.examples import find_experiment
+    from emulator.console.console_tables import make_console
+    from emulator.shipped.experiments import find_experiment
     from emulator.shipped.share import CHART
     from fedstrata.plugins import look_also_in
 
@@ -68,7 +68,7 @@ def status(
 ) -> None:
     """Watch the run on Kubernetes until it ends."""
     from emulator.cluster import remote
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.runs.progress import drawn
     from emulator.runs.run import make_display
 
@@ -91,9 +91,9 @@ def collect(
 ) -> None:
     """Wait for the end of the run on Kubernetes, and fetch the record of the run."""
     from emulator.cluster import remote
-    from emulator.console.tables import make_console
-    from emulator.results.record import load_record
-    from emulator.results.result import print_result
+    from emulator.console.console_tables import make_console
+    from emulator.results.read_record import load_record
+    from emulator.results.result_lines import print_result
     from emulator.runs.run import make_display
 
     where = place.release(release)
@@ -113,9 +113,9 @@ def down(
 ) -> None:
     """Uninstall the release. Records stay on its volume, unless --delete-records is given."""
     from emulator.cluster import remote
-    from emulator.cluster.kubernetes import InstalledRelease
+    from emulator.cluster.release_objects import InstalledRelease
     from emulator.cluster.rollout import listed
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
 
     where = place.release(release)
     if deletes_records and not is_sure:

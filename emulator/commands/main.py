@@ -21,7 +21,7 @@ import typer
 from emulator.commands import bench_device, certs, export, fleet, kubernetes, package, reproduce, retime, sweep
 from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
-from emulator.console.streams import discard, discard_blocked, lasting
+from emulator.console.discarded_output import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
 from fedstrata.process.forks import end_children, kill_children, spare_forks
 from fedstrata.process.logs import print_whatever_comes
@@ -133,7 +133,7 @@ def check(
     ] = False,
 ) -> None:
     """Validate an experiment. Print its topology, and an estimate of the bytes that it sends."""
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.estimates.check import check as check_experiment
 
     loaded = changes.load(experiment)
@@ -172,7 +172,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare finished runs: a table, and a figure in --out."""
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.results.compare import compare as compare_records
     from emulator.results.compare import show
 
@@ -229,7 +229,7 @@ def _told_error(error: Exception) -> int:
     if isinstance(error, FileNotFoundError) and not error.filename:
         return _end(f"error: {_missing_folder()}", EXIT_OUTPUT)
     if UsageError is not None and isinstance(error, UsageError):
-        from fedstrata.experiment.messages import in_plain_words
+        from fedstrata.experiment.error_lines import in_plain_words
 
         said = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
         message = in_plain_words(said).removeprefix("Invalid value: ")

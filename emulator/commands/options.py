@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from emulator.cluster.release import Release
-    from emulator.local.local import LocalBackend
+    from emulator.local.processes import LocalBackend
     from fedstrata.experiment import Experiment
 
 
@@ -65,7 +65,7 @@ class Changes:
         """Load an experiment from a file, or an example by its name. Return it with the changes that these options
         make.
         """
-        from emulator.shipped.examples import find_experiment
+        from emulator.shipped.experiments import find_experiment
         from fedstrata.experiment_file import load_experiment
         from fedstrata.store.own_code import with_digests
 
@@ -107,11 +107,11 @@ class Devices:
         if self.fleet is None and self.boards is not None:
             raise ExperimentError("--boards needs a fleet; give the fleet's address with --fleet")
         if self.fleet is None:
-            from emulator.local.local import LocalBackend
+            from emulator.local.processes import LocalBackend
 
             return LocalBackend
-        from emulator.boards.backend import FleetBackend
-        from emulator.boards.client import FleetPlace
+        from emulator.boards.boards_backend import FleetBackend
+        from emulator.boards.fleet_client import FleetPlace
 
         place = FleetPlace(address=self.fleet, tls=self.fleet_tls)
         return partial(FleetBackend, fleet=place, most_boards=self.boards)

@@ -11,13 +11,13 @@ WIDE = 1000  # columns if the output is a pipe, so that no line is cut
 
 
 def _complete_experiment(incomplete: str) -> list[str]:
-    from emulator.shipped.examples import complete_experiment
+    from emulator.shipped.experiments import complete_experiment
 
     return list(complete_experiment(incomplete))
 
 
 def _complete_example(incomplete: str) -> list[str]:
-    from emulator.shipped.examples import examples
+    from emulator.shipped.experiments import examples
 
     return [name for name in examples() if name.startswith(incomplete)]
 
@@ -37,9 +37,9 @@ def examples(
     from rich.table import Table
     from rich.text import Text
 
-    from emulator.console.tables import make_console
-    from emulator.shipped.examples import examples as all_examples
-    from emulator.shipped.examples import find_example
+    from emulator.console.console_tables import make_console
+    from emulator.shipped.experiments import examples as all_examples
+    from emulator.shipped.experiments import find_example
 
     if show is not None:
         print(find_example(show).text, end="")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _complete_table(incomplete: str) -> list[str]:
-    from emulator.reproduce.table import TABLES
+    from emulator.reproduce.published import TABLES
 
     return sorted(path.stem for path in TABLES.glob(f"{incomplete}*.yaml"))
 
@@ -46,10 +46,10 @@ def reproduce(
     output: Output,
 ) -> None:
     """Do the runs of a published table, and compare each value with the paper's value. A stopped table is continued."""
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.reproduce.reproduce import ReproduceRequest
     from emulator.reproduce.reproduce import reproduce as do_reproduce
-    from emulator.sweeps.progress import make_display
+    from emulator.sweeps.sweep_progress import make_display
 
     console = make_console()
     if is_list:
@@ -85,10 +85,10 @@ def verify(
     """
     import secrets
 
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.reproduce.bundle import opened
     from emulator.reproduce.verify import verify as do_verify
-    from emulator.sweeps.progress import make_display
+    from emulator.sweeps.sweep_progress import make_display
 
     console = make_console()
     drawn_by = secrets.randbelow(1 << 31) if seed is None else seed
@@ -115,7 +115,7 @@ def _numbers(given: str | None) -> tuple[int, ...]:
 
 def _list(console: "Console") -> None:
     from emulator.console.units import counted
-    from emulator.reproduce.table import tables
+    from emulator.reproduce.published import tables
 
     for each in tables():
         runs = [run.experiment for run in each.sweep.runs]
@@ -128,8 +128,8 @@ def _list(console: "Console") -> None:
 
 def _tell(outcome: "SweepOutcome", folder: Path, console: "Console", *, is_json: bool) -> None:
     from emulator.commands.sweep import print_table
-    from emulator.reproduce.page import compared, comparison_rows
     from emulator.reproduce.reproduce import PAGE, table_in
+    from emulator.reproduce.table_page import compared, comparison_rows
     from emulator.runs.progress import print_json
 
     table, results = table_in(folder), outcome.results

@@ -19,12 +19,12 @@ def retime(
     ] = None,
 ) -> None:
     """Calculate how long a finished run would take on other links and boards, without training again."""
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.estimates.retime import retime as retimed
     from emulator.estimates.retime import write_retimed
     from emulator.results.output import check_unused
     from emulator.results.report import write_report
-    from emulator.results.result import print_timing
+    from emulator.results.result_lines import print_timing
 
     if out is not None:
         check_unused(out)

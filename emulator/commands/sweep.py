@@ -118,7 +118,7 @@ def sweep(
     output: Output,
 ) -> None:
     """Run an experiment with several variants (cells), settings and seeds. A stopped sweep is continued."""
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
 
     console = make_console()
     if pods.on is None:
@@ -144,9 +144,9 @@ def _place(to: str | None, out: Path) -> "SweepStore":
 
 def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
     from emulator.sweeps.file import load_sweep
-    from emulator.sweeps.progress import make_display
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
+    from emulator.sweeps.sweep_progress import make_display
 
     request = SweepRequest(sweep=load_sweep(file), store=store, jobs=jobs)
     return do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
@@ -155,13 +155,13 @@ def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console",
 def _on_kubernetes(  # noqa: PLR0917
     file: Path, to: str | None, out: Path, pods: Pods, place: Place, console: "Console", output: Output
 ) -> "SweepOutcome":
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
     from emulator.sweep_jobs.finished import BucketRuns, ClaimRuns
     from emulator.sweep_jobs.objects import job_name
     from emulator.sweep_jobs.sweep_job import ClusterSweepRequest, sweep_on_kubernetes
     from emulator.sweeps.bucket import SharedBucket
     from emulator.sweeps.file import load_sweep
-    from emulator.sweeps.progress import make_display
+    from emulator.sweeps.sweep_progress import make_display
     from fedstrata.plugins import look_also_in
 
     job, code = pods.job(to), pods.code or ()
@@ -181,7 +181,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     """Print the result of a sweep."""
     from emulator.console.units import counted, human_seconds
     from emulator.runs.progress import print_json
-    from emulator.sweeps import tables
+    from emulator.sweeps import text_tables
 
     cost, results = outcome.cost, outcome.results
     if is_json:
@@ -192,8 +192,8 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
         })  # fmt: skip
         return
     show = partial(print_table, console, results.of.is_number)
-    show("Mean ± sample standard deviation over seeds", tables.means(results))
-    for title, given in tables.titled(results):
+    show("Mean ± sample standard deviation over seeds", text_tables.means(results))
+    for title, given in text_tables.titled(results):
         show(title, given)
     if cost.runs:
         busy = f", {cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}" if cost.ratio else ""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from emulator.console.streams import discard_blocked
+from emulator.console.discarded_output import discard_blocked
 
 T = TypeVar("T")
 

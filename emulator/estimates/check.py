@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.tables import plain_table
+from emulator.console.console_tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
 from emulator.estimates.sizing import are_examples_guessed, device_memory, examples_of_a_device, lps_memory
@@ -24,7 +24,7 @@ from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
-from fedstrata.rpc.answers import largest_bytes
+from fedstrata.rpc.answer_messages import largest_bytes
 from fedstrata.rules.registry import TIERS, make_rule, sends_sums
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.homes import are_placed_by_index, homes_of, lps_known

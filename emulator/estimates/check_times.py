@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.energy import human_joules
-from emulator.console.tables import plain_table
+from emulator.console.console_tables import plain_table
+from emulator.console.energy_text import human_joules
 from emulator.console.units import counted, human_seconds
-from fedstrata.clock.devices import Presence
+from fedstrata.clock.device_times import Presence
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, Driver, LpsTimeline, Sent

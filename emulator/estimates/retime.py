@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from emulator.results.record import RunRecord, load_record
+from emulator.results.read_record import RunRecord, load_record
 from emulator.results.weights import check_models
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.exchanged import Exchanged

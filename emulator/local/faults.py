@@ -17,8 +17,8 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault, Phase
 from fedstrata.experiment.links import Link
+from fedstrata.process.child_processes import OwnedProcess
 from fedstrata.process.fault_points import VARIABLE
-from fedstrata.process.owned import OwnedProcess
 from fedstrata.v1 import gps_service_pb2 as pb
 
 PHASES = get_args(Phase)

@@ -18,10 +18,10 @@ from pathlib import Path, PurePath, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal
 
-from emulator.reproduce.table import SECTION, TABLE
+from emulator.reproduce.published import SECTION, TABLE
 from emulator.results.output import new_file
 from emulator.sweeps.file import Sweep, sweep_of
-from emulator.sweeps.folder import SWEEP
+from emulator.sweeps.sweep_folder import SWEEP
 from fedstrata.errors import DataError
 from fedstrata.experiment.file_keys import LAST_NAMES
 from fedstrata.experiment.yaml_files import read_yaml

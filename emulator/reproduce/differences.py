@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.experiment.links import LINKS, WAYS, Link
 from fedstrata.process.quoting import quoted
 from fedstrata.record.summary import LinkBytes

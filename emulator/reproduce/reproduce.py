@@ -9,16 +9,16 @@ from pathlib import Path
 
 import yaml
 
-from emulator.reproduce.page import section
-from emulator.reproduce.table import TABLE, PublishedTable, find_table, load_table, selected
+from emulator.reproduce.published import TABLE, PublishedTable, find_table, load_table, selected
+from emulator.reproduce.table_page import section
 from emulator.results.machine import commit, installed, processor
 from emulator.sweeps.claims import turn_at
-from emulator.sweeps.folder import records_of
-from emulator.sweeps.page import write_results
-from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import SweepOutcome, SweepRequest, sweep
+from emulator.sweeps.sweep_folder import records_of
+from emulator.sweeps.sweep_page import write_results
+from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import ExperimentError, OutputError
 
 PAGE = "reproduced.md"

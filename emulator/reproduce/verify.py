@@ -16,20 +16,20 @@ import numpy as np
 from emulator.console.units import counted
 from emulator.reproduce.bundle import Bundle
 from emulator.reproduce.differences import differences, short
-from emulator.reproduce.page import WRITTEN, section
+from emulator.reproduce.published import TABLE, PublishedTable, find_table
 from emulator.reproduce.reproduce import PAGE, results_in, table_in
-from emulator.reproduce.table import TABLE, PublishedTable, find_table
-from emulator.results.record import RunRecord, load_record
-from emulator.results.report.page import document_of, page_of
+from emulator.reproduce.table_page import WRITTEN, section
+from emulator.results.read_record import RunRecord, load_record
+from emulator.results.report.run_page import document_of, page_of
 from emulator.results.weights import wrong_models
 from emulator.sweeps.file import NAME, SweepRun
-from emulator.sweeps.folder import SWEEP, records_of, state_of
-from emulator.sweeps.page import GAINS
-from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import SweepRequest, sweep
-from emulator.sweeps.tables import markdown
+from emulator.sweeps.sweep_folder import SWEEP, records_of, state_of
+from emulator.sweeps.sweep_page import GAINS
+from emulator.sweeps.sweep_progress import SweepDisplay
+from emulator.sweeps.text_tables import markdown
 from emulator.sweeps.worth import gains_csv
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
 from fedstrata.experiment import Experiment

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
-from emulator.results.comparison import (
+from emulator.results.over_seeds import (
     MEAN,
     Comparison,
     Form,
@@ -18,8 +18,8 @@ from emulator.results.comparison import (
     measured_of,
     settings_apart,
 )
-from emulator.results.record import RunRecord, load_record
-from emulator.results.report.comparison import draw_comparison
+from emulator.results.read_record import RunRecord, load_record
+from emulator.results.report.comparison_figure import draw_comparison
 from emulator.results.report.virtual_time import metric_over_time, write_metric_over_time
 from emulator.results.weights import wrong_models
 from fedstrata.errors import DataError, OutputError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from statistics import fmean
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 
 NEARLY = 0.95  # share of the final value; for a metric that falls, 1 / 0.95
 

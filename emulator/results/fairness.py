@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.tasks import Metric
 
 TENTH = 10

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.console.units import counted
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.datasets import Dataset, dataset_info, load_dataset
 from fedstrata.datasets.loading import BUILT_IN
 from fedstrata.errors import FedstrataError

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
-from emulator.results.comparison import MEAN, Form, known
 from emulator.results.device_costs import (
     bytes_in_all,
     bytes_of_training,
@@ -14,7 +13,8 @@ from emulator.results.device_costs import (
     bytes_until_nearly_final,
 )
 from emulator.results.fairness import jains_index, variance, worst_tenth
-from emulator.results.record import RunRecord
+from emulator.results.over_seeds import MEAN, Form, known
+from emulator.results.read_record import RunRecord
 from fedstrata.record.summary import Measured
 from fedstrata.tasks import Metric
 

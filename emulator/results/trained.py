@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from emulator.results.weights import Weights, read_weights
 from fedstrata.datasets import Examples, dataset_info
 from fedstrata.datasets.rows import as_array

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.errors import DataError
 from fedstrata.process.regular_files import check_regular
 from fedstrata.tensors import values_digest

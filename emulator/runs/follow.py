@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from emulator.runs.client import RunClient
+from emulator.runs.run_client import RunClient
 from fedstrata.errors import FedstrataError, RunStoppedError
-from fedstrata.process.owned import REASON_CHARACTERS
+from fedstrata.process.child_processes import REASON_CHARACTERS
 from fedstrata.v1 import gps_service_pb2 as pb
 
 # How long the GPS may take to end a run in which a part has failed, and to send the reason.

@@ -12,11 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.tables import CLUSTERS_SHOWN, plain_table, traffic_table
+from emulator.console.console_tables import CLUSTERS_SHOWN, plain_table, traffic_table
 from emulator.console.units import NO_VALUE, counted, decimal, human_seconds, measured
 from fedstrata.experiment.links import LINKS
+from fedstrata.process.child_processes import Restart
 from fedstrata.process.json_text import json_text
-from fedstrata.process.owned import Restart
 from fedstrata.process.quoting import printable
 from fedstrata.record.summary import LinkBytes
 from fedstrata.tasks import CLASSIFICATION, Metric

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
 from emulator.estimates.check import check_data
-from emulator.local.local import LocalBackend
+from emulator.local.processes import LocalBackend
 from emulator.results.output import check_current_folder, check_unused, run_folder
-from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
+from emulator.runs.run_client import RunClient
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.plugins import check_may_start
@@ -121,8 +121,8 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
 
 def _tell(folder: Path, *, is_json: bool) -> None:
     """Print the result of a finished run, as text or as JSON."""
-    from emulator.results.record import load_record
-    from emulator.results.result import print_result
+    from emulator.results.read_record import load_record
+    from emulator.results.result_lines import print_result
 
     if is_json:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -142,6 +142,6 @@ def make_display(*, is_json: bool, is_quiet: bool) -> Display:
 
 
 def _console() -> "Console":
-    from emulator.console.tables import make_console
+    from emulator.console.console_tables import make_console
 
     return make_console()

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.cluster.forward import PodPort
-from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_objects import InstalledRelease
 from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
 from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, answering, message_of
 from emulator.sweep_jobs.objects import OPTIONS, READER_PORT, SweepObjects, owner
 from emulator.sweep_jobs.storage import Document
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AddressError, ExperimentError, RunStoppedError
 from fedstrata.process.quoting import printable
-from fedstrata.process.sleeping import pass_time
+from fedstrata.process.waiting import pass_time
 
 DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
 LOOK_S = 0.5

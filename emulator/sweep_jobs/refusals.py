@@ -11,7 +11,7 @@ from emulator.cluster.chart_values import CODE_BYTES_MAX
 from emulator.estimates.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
 from emulator.shipped.data import dataset_here
 from emulator.sweep_jobs.objects import JobRequest
-from emulator.sweeps.check import check_runs
+from emulator.sweeps.check_runs import check_runs
 from emulator.sweeps.file import Sweep, SweepRun
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError

@@ -13,10 +13,10 @@ from emulator.sweep_jobs.objects import JobRequest, SweepObjects, job_name
 from emulator.sweep_jobs.refusals import check
 from emulator.sweeps.claims import Claim
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import FolderState, check_folder, completed_record, state_of
-from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.store import SweepStore
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
+from emulator.sweeps.sweep_folder import FolderState, check_folder, completed_record, state_of
+from emulator.sweeps.sweep_progress import Pace, RunEnd, SweepDisplay
 from fedstrata.errors import (
     AccountError,
     AddressError,
@@ -26,7 +26,7 @@ from fedstrata.errors import (
     PayloadError,
     RunStoppedError,
 )
-from fedstrata.process.sleeping import pass_time
+from fedstrata.process.waiting import pass_time
 
 LOOK_S = 2.0
 SILENT_LOOKS = 10  # looks without an answer after which the error is printed

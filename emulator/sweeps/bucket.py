@@ -24,9 +24,9 @@ from threading import Event, Lock, Thread
 from emulator.runs.archive import read_archive, write_archive
 from emulator.sweeps.claims import Claim, Failure
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import FolderState, completed_record, joined, state_of
 from emulator.sweeps.s3 import Bucket, temporary_file
 from emulator.sweeps.store import RunClaim
+from emulator.sweeps.sweep_folder import FolderState, completed_record, joined, state_of
 from fedstrata.errors import AddressError, FedstrataError, OutputError, PayloadError
 
 LEASE_S, RENEW_S = 60.0, 15.0

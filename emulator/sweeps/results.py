@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from emulator.results.comparison import Spread, headlines_of
 from emulator.results.measures import COSTS, Measures
-from emulator.results.record import RunRecord
+from emulator.results.over_seeds import Spread, headlines_of
+from emulator.results.read_record import RunRecord
 from emulator.sweeps.file import MEASURED, Place, Sweep
 
 

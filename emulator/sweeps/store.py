@@ -10,7 +10,7 @@ from typing import Protocol
 
 from emulator.sweeps.claims import Claim, Failure, failures
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import joined
+from emulator.sweeps.sweep_folder import joined
 
 
 class RunClaim(Protocol):

@@ -13,21 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.console.interrupts import run_interruptibly
-from emulator.local.local import usable_cores
+from emulator.local.processes import usable_cores
 from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
-from emulator.sweeps.check import check_runs
+from emulator.sweeps.check_runs import check_runs
 from emulator.sweeps.claims import Failure, turn_at
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import FolderState, check_folder, clear, completed_record, is_drawn, records_of, state_of
-from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import RunClaim, SweepStore
+from emulator.sweeps.sweep_folder import (
+    FolderState,
+    check_folder,
+    clear,
+    completed_record,
+    is_drawn,
+    records_of,
+    state_of,
+)
+from emulator.sweeps.sweep_progress import Pace, RunEnd, SweepDisplay
 from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.plugins import check_may_start
+from fedstrata.process.child_processes import Restart
 from fedstrata.process.descriptors import raise_limit
-from fedstrata.process.owned import Restart
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LOOK_S = 1.0  # between two looks at runs of other processes
@@ -108,7 +116,7 @@ def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> Swee
     just written the same results, its files stay.
     """
     from emulator.results.report import write_report
-    from emulator.sweeps.page import TABLE, are_written, write_results
+    from emulator.sweeps.sweep_page import TABLE, are_written, write_results
 
     with turn_at(out / TABLE):
         results = SweepResults(sweep=sweep, records=records_of(out, sweep))

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
-from emulator.results.comparison import Form
 from emulator.results.fairness import Worth, worth
-from emulator.results.record import RunRecord
+from emulator.results.over_seeds import Form
+from emulator.results.read_record import RunRecord
 from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import SweepResults
 from fedstrata.methods import Reach, make_method

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from fedstrata.clock.devices import Homes
+from fedstrata.clock.device_times import Homes
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition

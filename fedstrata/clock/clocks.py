@@ -6,10 +6,10 @@ from typing import cast
 
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
-from fedstrata.clock.links import lps_links
 from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock
 from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
 from fedstrata.experiment import Experiment
+from fedstrata.links.tier_links import lps_links
 from fedstrata.process.spans import process_spans
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 

@@ -3,11 +3,11 @@
 import time
 from dataclasses import dataclass
 
-from fedstrata.clock.devices import Boards
-from fedstrata.clock.links import device_links
+from fedstrata.clock.device_times import Boards
 from fedstrata.clock.round_side import ChildClock, PacedChild
 from fedstrata.experiment import Experiment
-from fedstrata.process.sleeping import until_ns
+from fedstrata.links.tier_links import device_links
+from fedstrata.process.waiting import until_ns
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 

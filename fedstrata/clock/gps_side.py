@@ -2,14 +2,14 @@
 
 from typing import Protocol
 
-from fedstrata.clock.devices import Homes
-from fedstrata.clock.links import device_links, lps_links
+from fedstrata.clock.device_times import Homes
 from fedstrata.clock.round_side import HeldBack, ParentClock
 from fedstrata.clock.timeline import Asked, LpsTimeline, Sent, before_training
-from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment
+from fedstrata.links.tier_links import device_links, lps_links
+from fedstrata.links.transfers import Transfers
 from fedstrata.methods import Moment, make_method
-from fedstrata.process.sleeping import Clock, since_ns
+from fedstrata.process.waiting import TimeSource, since_ns
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -122,7 +122,7 @@ class VirtualGpsClock(GpsClock):
 class RealGpsClock(GpsClock):
     """Delay messages between the GPS and LPSs. Before training, also delay messages between the GPS and devices."""
 
-    def __init__(self, experiment: Experiment, journal: Journal, time: Clock | None = None) -> None:
+    def __init__(self, experiment: Experiment, journal: Journal, time: TimeSource | None = None) -> None:
         super().__init__(experiment, journal)
         self.rounds = HeldBack(Transfers(lps_links(experiment), time))
         self.questions = HeldBack(Transfers(device_links(experiment, to_gps=True), time))

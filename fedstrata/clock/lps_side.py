@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
-from fedstrata.clock.devices import Boards, Presence
-from fedstrata.clock.links import device_links
+from fedstrata.clock.device_times import Boards, Presence
 from fedstrata.clock.round_side import HeldBack, ParentClock
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline, Sent
-from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, TierDeadline
-from fedstrata.process.sleeping import since_ns, until_ns
+from fedstrata.links.tier_links import device_links
+from fedstrata.links.transfers import Transfers
+from fedstrata.process.waiting import since_ns, until_ns
 from fedstrata.rpc.messages import MOST_COUNTED
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb

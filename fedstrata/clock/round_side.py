@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from typing import Any, Protocol, Self
 
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.links import DOWN, UP, TierLinks
-from fedstrata.clock.transfers import Relayed, Transfer, Transfers
 from fedstrata.errors import OffsetError
+from fedstrata.links.tier_links import DOWN, UP, TierLinks
+from fedstrata.links.transfers import Relayed, Transfer, Transfers
 from fedstrata.process.fault_points import reach
 from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.tensors import CHUNK_BYTES, PayloadCodec

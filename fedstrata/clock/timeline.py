@@ -7,13 +7,13 @@ nanoseconds since training began. Transfers that are repeated after a fault take
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.clock.devices import Boards
+from fedstrata.clock.device_times import Boards
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.links import DOWN, UP, Line, Link, TierLinks, device_links, lps_links
-from fedstrata.clock.shared_link import Flow, carried_by, fair_ends
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import end_of
+from fedstrata.links.shared_link import Flow, carried_by, fair_ends
+from fedstrata.links.tier_links import DOWN, UP, Line, Link, TierLinks, device_links, lps_links
 from fedstrata.v1 import rounds_pb2 as pb
 
 PARTS = ("down", "compute", "up")

@@ -15,7 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from fedstrata.datasets.examples import Dataset, Examples
-from fedstrata.datasets.tables import INPUTS, READERS, TARGETS, UNREAD, Array, Table, find_table, is_number, read_table
+from fedstrata.datasets.own_tables import (
+    INPUTS,
+    READERS,
+    TARGETS,
+    UNREAD,
+    Array,
+    Table,
+    find_table,
+    is_number,
+    read_table,
+)
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
 

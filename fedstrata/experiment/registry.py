@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment.messages import nearest, one_line, plain_name
+from fedstrata.experiment.error_lines import nearest, one_line, plain_name
 from fedstrata.experiment.sections import PLUGIN, Settings
 from fedstrata.plugins import guarded, load_plugin, or_failed
 

@@ -24,7 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from fedstrata.experiment.descriptions import descriptions
-from fedstrata.experiment.messages import nearest
+from fedstrata.experiment.error_lines import nearest
 from fedstrata.experiment.quantities import DeviceList
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]

@@ -35,7 +35,7 @@ from fedstrata.methods.base import (
     Question,
     Work,
 )
-from fedstrata.methods.clusters import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
+from fedstrata.methods.clustering import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
 from fedstrata.tensors.layout import Flat, Layout, taken
 
 PRETRAINED = "pretrained"

@@ -23,7 +23,7 @@ from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
 
 MODEL, SHARE = "model", "share"
-PERSONAL_STREAM = 1  # the device's own model has its own optimiser state
+PERSONAL_TRAINING = 1  # the device's own model has its own optimiser state
 
 
 class Apfl(FedAvg):
@@ -54,7 +54,7 @@ class Apfl(FedAvg):
         """Train the global model and the device's own model on the same batches."""
         own, alpha = self._own(work)
         everybodys, mine, alpha = await work.compute(
-            lambda: self._trained(work.steps(work.start), work.steps(own, stream=PERSONAL_STREAM), alpha)
+            lambda: self._trained(work.steps(work.start), work.steps(own, number=PERSONAL_TRAINING), alpha)
         )
         used = None if everybodys.measured is None else await work.measure(self._mixed(work))
         personal = {MODEL: mine.weights, SHARE: np.array([alpha])}

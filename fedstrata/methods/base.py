@@ -316,7 +316,7 @@ class Method:
     has_personal_state: ClassVar[bool] = False
     """If true, outcomes have `personal` state, which the device can keep sealed on its disk."""
     discarded: ClassVar[frozenset[int]] = frozenset()
-    """Numbers (`stream`) of trainings for a model that the device measures, then deletes. Like measuring, they take no
+    """Numbers of trainings for a model that the device measures, then deletes. Like measuring, they take no
     time on a clock, and their optimisers always begin anew.
     """
     noises_profiles: ClassVar[bool] = False

@@ -32,7 +32,7 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
-from fedstrata.methods.clusters import cut, lower_median
+from fedstrata.methods.clustering import cut, lower_median
 from fedstrata.methods.sketch import check_sketch, sketch_of
 from fedstrata.models import Model
 

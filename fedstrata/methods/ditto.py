@@ -13,7 +13,7 @@ from fedstrata.methods.base import Measurement, MethodSettings, NonNegativeFloat
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
 
-PERSONAL_STREAM = 1  # the device's own model has its own draws of batches
+PERSONAL_TRAINING = 1  # the device's own model has its own draws of batches
 
 
 class Ditto(FedAvg):
@@ -44,7 +44,7 @@ class Ditto(FedAvg):
                 self._own(work),
                 correct=Pull(self.options.pull),
                 beside=(work.start,),
-                stream=PERSONAL_STREAM,
+                number=PERSONAL_TRAINING,
                 epochs=self.options.personal_epochs,
             ),
         )

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Trained, Work
 from fedstrata.methods.fed_avg import FedAvg
 
-TUNING_STREAM = 1  # fine-tuning has its own draws of batches
+TUNING = 1  # fine-tuning has its own draws of batches
 
 
 class FedAvgFt(FedAvg):
@@ -22,7 +22,7 @@ class FedAvgFt(FedAvg):
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""
 
-    discarded = frozenset({TUNING_STREAM})
+    discarded = frozenset({TUNING})
 
     async def local(self, work: Work) -> Outcome:
         """Train the global model. If the round is measured, also measure the fine-tuned model."""
@@ -35,4 +35,4 @@ class FedAvgFt(FedAvg):
         return await work.measure((await self._tuned(work)).weights), await work.measure(work.start)
 
     async def _tuned(self, work: Work) -> Trained:
-        return await work.train(work.start, stream=TUNING_STREAM, epochs=self.options.tuning_epochs)
+        return await work.train(work.start, number=TUNING, epochs=self.options.tuning_epochs)

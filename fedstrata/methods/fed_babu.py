@@ -27,7 +27,7 @@ from fedstrata.methods.base import (
 )
 from fedstrata.models import Model
 
-TUNING_STREAM = 1  # fine-tuning has its own draws of batches
+TUNING = 1  # fine-tuning has its own draws of batches
 
 
 class FedBabu(Method):
@@ -43,7 +43,7 @@ class FedBabu(Method):
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""
 
-    discarded = frozenset({TUNING_STREAM})
+    discarded = frozenset({TUNING})
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a body or without a head."""
@@ -65,4 +65,4 @@ class FedBabu(Method):
 
     async def _tuned(self, work: Work) -> Trained:
         only = head_of(work.model) if self.options.tuned == "head" else None
-        return await work.train(work.start, only=only, stream=TUNING_STREAM, epochs=self.options.tuning_epochs)
+        return await work.train(work.start, only=only, number=TUNING, epochs=self.options.tuning_epochs)

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedstrata.methods.base import Channel, Method, MethodSettings, Outcome, Reach, Work, head_of, shared_and_rest
 from fedstrata.models import Model
 
-BODY_STREAM = 1  # the body has its own draws of batches
+BODY_TRAINING = 1  # the body has its own draws of batches
 
 
 class FedRep(Method):
@@ -37,5 +37,5 @@ class FedRep(Method):
     async def local(self, work: Work) -> Outcome:
         """Train the head with the body fixed, then the body with the head fixed."""
         head = await work.train(work.start, only=head_of(work.model), epochs=self.options.head_epochs)
-        body = await work.train(head.weights, only=work.model.shared, stream=BODY_STREAM)
+        body = await work.train(head.weights, only=work.model.shared, number=BODY_TRAINING)
         return Outcome(weights=body.weights, train_loss=body.train_loss, measured=head.measured)

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from fedstrata.methods.adaptive import compared
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
-from fedstrata.methods.clusters import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
+from fedstrata.methods.clustering import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
 from fedstrata.tensors.layout import taken
 
 LAST = "last_layer"

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
-from fedstrata.methods.clusters import ClusterOptions, Grouping
+from fedstrata.methods.clustering import ClusterOptions, Grouping
 from fedstrata.methods.fedclust import grouped_by_distance, nearest_cluster
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.label_means import ROUNDING, projected

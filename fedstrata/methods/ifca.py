@@ -28,7 +28,7 @@ from fedstrata.methods.base import (
     all_layers,
     shared_and_rest,
 )
-from fedstrata.methods.clusters import check_clusters
+from fedstrata.methods.clustering import check_clusters
 from fedstrata.models import Model
 from fedstrata.tensors.layout import Flat
 

@@ -46,7 +46,7 @@ from fedstrata.methods.base import (
     Work,
     shared_and_rest,
 )
-from fedstrata.methods.clusters import ClusterOptions, Grouping, closest
+from fedstrata.methods.clustering import ClusterOptions, Grouping, closest
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.label_means import (
     check_sums,

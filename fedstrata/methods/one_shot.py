@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Method, Moment, Plan, Question, Work
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
+from fedstrata.methods.clustering import ClusterOptions, check_clusters, closest, grouped_by
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.private_profiles import private_spectrum
 from fedstrata.methods.profiles.relevance import (

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
-from fedstrata.methods.clusters import ClusterOptions, Grouping, closest, grouped_by
+from fedstrata.methods.clustering import ClusterOptions, Grouping, closest, grouped_by
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.relevance import check_eigenvectors, check_profile
 

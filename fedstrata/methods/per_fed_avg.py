@@ -67,7 +67,7 @@ class PerFedAvg(FedAvg):
 
     async def _adapted(self, work: Work) -> Flat:
         def adapted() -> Flat:
-            steps, weights = work.steps(work.start, stream=ADAPTING), work.start.copy()
+            steps, weights = work.steps(work.start, number=ADAPTING), work.start.copy()
             gradient = steps.gradient(steps.weights, next(steps.batches()))
             weights[: len(gradient)] -= np.float32(self.options.alpha) * gradient.numpy()
             return weights

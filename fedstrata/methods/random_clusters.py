@@ -7,7 +7,7 @@ import numpy as np
 
 from fedstrata.errors import ExperimentError
 from fedstrata.methods.base import Answers, Candidate, Method, Moment, Plan
-from fedstrata.methods.clusters import ClusterOptions, check_clusters
+from fedstrata.methods.clustering import ClusterOptions, check_clusters
 from fedstrata.methods.oracle import devices_by_task
 
 RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # an address that only these draws use

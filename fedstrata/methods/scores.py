@@ -221,7 +221,7 @@ class Scores(Method):
         if not rows.any():
             return work.start
         on = Examples(inputs=work.public.inputs[rows], labels=labels.astype(np.int64))
-        return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
+        return (await work.train(work.start, number=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
     def _portion(self, work: Work) -> Examples:
         """Return D_m^i: at most `examples_a_label` examples of each label, drawn by seed, device and round."""

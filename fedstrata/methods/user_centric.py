@@ -35,7 +35,7 @@ from fedstrata.methods.base import (
     Work,
     all_layers,
 )
-from fedstrata.methods.clusters import lower_median
+from fedstrata.methods.clustering import lower_median
 from fedstrata.methods.gradients import Gradient, gradient_at
 from fedstrata.methods.row_groups import row_groups
 from fedstrata.methods.sketch import LARGEST, check_sketch, sketch_of

@@ -120,9 +120,9 @@ class Steps(Protocol):
     def learning_rate(self) -> float:
         """Learning rate of the experiment's optimiser in this round."""
 
-    def batches(self, stream: int | None = None) -> Iterator[Any]:
+    def batches(self, number: int | None = None) -> Iterator[Any]:
         """Yield a batch for each local step that the experiment file sets. A batch is a tuple: the tensor of inputs,
-        further inputs by name, and the tensor of targets. With another number `stream`, other batches are drawn.
+        further inputs by name, and the tensor of targets. With another `number`, other batches are drawn.
         """
 
     def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
@@ -193,21 +193,21 @@ class Work(Protocol):
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
-        stream: int = 0, epochs: int | None = None, on: "Examples | None" = None,
+        number: int = 0, epochs: int | None = None, on: "Examples | None" = None,
         targets: Array | None = None, only: Sequence[str] | None = None,
     ) -> Trained:  # fmt: skip
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
         `correct(gradient, weights, *beside)` must be elementwise, and returns the corrected gradient for the optimiser.
-        For a second training in the same round, set another number `stream`, so that the training draws other random
+        For a second training in the same round, set another `number`, so that the training draws other random
         numbers. `epochs` replaces the number of epochs in the experiment. With `targets`, float32 of shape (n,
         num_classes), the model learns these distributions in place of labels. `only` names the tensors that may change.
         All other tensors keep their values, even with weight decay.
         """
 
-    def steps(self, start: Flat, *, stream: int = 0) -> Steps:
+    def steps(self, start: Flat, *, number: int = 0) -> Steps:
         """Begin a training from the weights `start`. The method itself takes each local step. For a second training in
-        the same round, set another number `stream`, so that the training draws other random numbers.
+        the same round, set another `number`, so that the training draws other random numbers.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:

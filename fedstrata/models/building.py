@@ -19,7 +19,7 @@ from fedstrata.models.model import Model, tensors_of
 from fedstrata.models.module_tensors import Kinds
 from fedstrata.models.resnet18 import resnet18
 from fedstrata.models.torch_module import ModuleModel, from_module
-from fedstrata.models.weights import WeightsFile
+from fedstrata.models.weights_file import WeightsFile
 from fedstrata.plugins import load_plugin, or_failed
 
 BUILT_IN = {

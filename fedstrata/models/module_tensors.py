@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedstrata.errors import ExperimentError
 from fedstrata.models.model import is_of_layer
-from fedstrata.models.weights import WeightsFile
+from fedstrata.models.weights_file import WeightsFile
 from fedstrata.tensors import Flat, Layout
 
 if TYPE_CHECKING:

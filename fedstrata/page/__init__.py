@@ -4,9 +4,9 @@ same form (a document).
 docs/page.md describes the document.
 """
 
+from fedstrata.page.document import page_with
 from fedstrata.page.feed import Feed
-from fedstrata.page.files import page_with
-from fedstrata.page.relevance import relevance_part
+from fedstrata.page.relevance_drawing import relevance_part
 from fedstrata.page.serve import PageApp
 
 __all__ = ["Feed", "PageApp", "page_with", "relevance_part"]

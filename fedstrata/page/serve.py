@@ -5,8 +5,8 @@ from contextlib import closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from fedstrata.page.document import SCRIPTS, STYLES, TYPES, live_page, live_policy, static_file
 from fedstrata.page.feed import Feed
-from fedstrata.page.files import SCRIPTS, STYLES, TYPES, live_page, live_policy, static_file
 from fedstrata.process.http import NO_SNIFFING, STAY
 
 if TYPE_CHECKING:

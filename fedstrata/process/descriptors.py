@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fedstrata.errors import ResourceError
-from fedstrata.process.sleeping import pass_time
+from fedstrata.process.waiting import pass_time
 
 Opened = TypeVar("Opened")
 LEAST_FILES = 64  # a process opens about thirty files before the first connection

@@ -27,13 +27,14 @@ from fedstrata.process.address import split_address
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.quoting import brief
-from fedstrata.process.sleeping import PATIENCE_S, UPGRADE_S, Backoff
+from fedstrata.process.time_limits import PATIENCE_S, UPGRADE_S
+from fedstrata.process.waiting import Backoff
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.execution import hearing
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
-from fedstrata.trust.files import GPS
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import Security
+from fedstrata.trust.tls_files import GPS
 
 Reply = TypeVar("Reply")
 CallError = grpc.aio.AioRpcError  # error of a failed call; other subpackages use this name, not gRPC's

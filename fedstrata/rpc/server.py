@@ -25,10 +25,10 @@ from fedstrata.process.heap import keep_for_chunks
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.quoting import brief
-from fedstrata.process.sleeping import PATIENCE_S
+from fedstrata.process.time_limits import PATIENCE_S
 from fedstrata.rpc.counting import CountingServer
 from fedstrata.rpc.stream import Parts
-from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
+from fedstrata.rpc.upload_limit import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.trust.guard import KINDS, Context, Membership, NoMembers

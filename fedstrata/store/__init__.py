@@ -1,6 +1,7 @@
 """State on disk. A file is written under another name, flushed to disk and then renamed. Files have checksums."""
 
-from fedstrata.store.files import (
+from fedstrata.store.model_file import AnyModel, ModelFile, ModelInMemory, write_model
+from fedstrata.store.whole_files import (
     GLOBAL_ROUNDS_KEPT,
     claim,
     claimed,
@@ -9,7 +10,6 @@ from fedstrata.store.files import (
     write_aside,
     write_sealed,
 )
-from fedstrata.store.model_file import AnyModel, ModelFile, ModelInMemory, write_model
 
 __all__ = [
     "GLOBAL_ROUNDS_KEPT",

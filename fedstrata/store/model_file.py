@@ -19,7 +19,7 @@ import numpy as np
 from fedstrata.errors import StateError, SupersededError
 from fedstrata.process.descriptors import when_there_is_room
 from fedstrata.process.fault_points import reach
-from fedstrata.store.files import write_aside
+from fedstrata.store.whole_files import write_aside
 from fedstrata.tensors import Flat, Layout, values_digest
 from fedstrata.tensors.codec import int8_scale
 

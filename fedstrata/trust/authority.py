@@ -15,8 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedstrata.errors import CertificateError
 from fedstrata.process.regular_files import check_regular
 from fedstrata.trust.certificates import certificates_in, dns_names, is_issued_by, uris
-from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
 from fedstrata.trust.names import CERTIFICATE_DAYS, SERVERS, Name, Peer, check_domain, server_name
+from fedstrata.trust.tls_files import CA, CA_KEY, CERT, KEY, write_private
 
 AUTHORITY_DAYS = 3650
 CLOCKS_DIFFER = timedelta(minutes=10)  # a board's clock may be this much behind the issuer's clock

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedstrata.errors import CertificateError, PayloadError
 from fedstrata.trust.authority import key_pem
-from fedstrata.trust.files import KEY, write_private
+from fedstrata.trust.tls_files import KEY, write_private
 
 
 def key_of(folder: Path) -> tuple[bytes, bytes]:

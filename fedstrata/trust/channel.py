@@ -13,8 +13,8 @@ import grpc
 
 from fedstrata.errors import NotServedError
 from fedstrata.process.logs import EventLog
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from fedstrata.trust.tls_files import TlsFiles
 
 log = EventLog("rpc")
 Options = tuple[tuple[str, Any], ...]

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from fedstrata.process.address import split_address
-from fedstrata.process.sleeping import Backoff
-from fedstrata.trust.files import CA, TlsFiles
+from fedstrata.process.waiting import Backoff
 from fedstrata.trust.names import Name
+from fedstrata.trust.tls_files import CA, TlsFiles
 
 HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 ADVICE = {  # by OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED

@@ -1,5 +1,5 @@
-"""The guard of a server. It accepts a call only if the table of calls (`fedstrata.trust.table`) allows the call for the
-caller's certificate.
+"""The guard of a server. It accepts a call only if the table of calls (`fedstrata.trust.call_table`) allows the call
+for the caller's certificate.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from fedstrata.errors import (
 )
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.call_table import MOST_ASKED_BYTES, TABLE, Claim, Rule
 from fedstrata.trust.names import Peer, Role
 from fedstrata.trust.rate_limits import SAID_AGAIN_S, Shares
-from fedstrata.trust.table import MOST_ASKED_BYTES, TABLE, Claim, Rule
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.trust.undecoded import check_decoded
 
 Context = grpc.aio.ServicerContext[Any, Any]

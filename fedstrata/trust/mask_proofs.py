@@ -28,8 +28,8 @@ from fedstrata.errors import CertificateError, OutdatedError, PayloadError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.certificates import is_issued_by, uris
-from fedstrata.trust.files import CERT, TlsFiles
 from fedstrata.trust.names import Peer
+from fedstrata.trust.tls_files import CERT, TlsFiles
 from fedstrata.v1 import rounds_pb2 as pb
 
 HALF_BYTES = 32  # size of each half of a signature, r and s

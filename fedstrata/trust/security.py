@@ -15,10 +15,10 @@ from fedstrata.errors import CertificateError
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.channel import Options, SecureChannel
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import LOOK_S, TlsFiles
 from fedstrata.trust.guard import Guard, Membership, Outdated
 from fedstrata.trust.names import Name, Role, check_server_domain
 from fedstrata.trust.rate_limits import Shares
+from fedstrata.trust.tls_files import LOOK_S, TlsFiles
 
 if TYPE_CHECKING:  # it loads the event loop
     from fedstrata.process.process import Arguments

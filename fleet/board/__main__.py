@@ -7,14 +7,14 @@ import platform
 from pathlib import Path
 
 from fedstrata.errors import CertificateError, ExperimentError
-from fedstrata.process.arithmetic import openblas_kernel
 from fedstrata.process.logs import EventLog
+from fedstrata.process.openblas import openblas_kernel
 from fedstrata.process.process import Arguments, first_of, folder, program_arguments, run_process
 from fedstrata.rpc.client import Connection
 from fedstrata.store import claim
 from fedstrata.trust.board_keys import key_of
-from fedstrata.trust.files import FLEET
 from fedstrata.trust.security import tls_security_of, with_tls_options
+from fedstrata.trust.tls_files import FLEET
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
 from fleet.board.agent import BoardAgent

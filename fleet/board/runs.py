@@ -18,13 +18,13 @@ from fedstrata.experiment.file_keys import LAST_NAMES
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.address import split_address
+from fedstrata.process.child_processes import STOP_DEADLINE_S, OwnedProcess, ProcessSpec, Restart
 from fedstrata.process.logs import EventLog
-from fedstrata.process.owned import STOP_DEADLINE_S, OwnedProcess, ProcessSpec, Restart
 from fedstrata.process.quoting import brief, quoted
-from fedstrata.process.sleeping import Backoff
+from fedstrata.process.waiting import Backoff
 from fedstrata.store import read_sealed, write_aside, write_sealed
 from fedstrata.trust.authority import Issued
-from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, tls_arguments, write_private
+from fedstrata.trust.tls_files import CA, CERT, KEY, TlsFiles, tls_arguments, write_private
 from fedstrata.v1 import fleet_service_pb2 as pb
 
 DEVICES = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")

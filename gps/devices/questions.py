@@ -16,8 +16,9 @@ from fedstrata.errors import ExcludedError, PayloadError, SupersededError
 from fedstrata.methods import Arrays, Candidate, Method, Moment, Question, places_late
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes, hold_s, wait_until
-from fedstrata.rpc.answers import arrays_of, payload_bytes, question_named, refused_by_method
+from fedstrata.process.time_limits import hold_s
+from fedstrata.process.waiting import Changes, wait_until
+from fedstrata.rpc.answer_messages import arrays_of, payload_bytes, question_named, refused_by_method
 from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2 as pb
 from fedstrata.v1 import rounds_pb2

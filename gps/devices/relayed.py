@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fedstrata.methods import Question
-from fedstrata.rpc.answers import answer_parts, largest_bytes
+from fedstrata.rpc.answer_messages import answer_parts, largest_bytes
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.answers import AnswerTable
 

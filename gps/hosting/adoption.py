@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import AWAKE_S, RECONNECT_S, TIMER_S, Changes
+from fedstrata.process.waiting import AWAKE_S, RECONNECT_S, TIMER_S, Changes
 from gps.hosting.backend_calls import BackendCalls
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
-from gps.plans.rounds import GlobalRounds
+from gps.plans.global_rounds import GlobalRounds
 
 
 class Adoption:

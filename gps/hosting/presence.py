@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from fedstrata.experiment import Experiment
-from fedstrata.process.sleeping import BROKEN_AFTER_S, CALL_S, HOLD_S, RECONNECT_S
+from fedstrata.process.time_limits import CALL_S, HOLD_S
+from fedstrata.process.waiting import BROKEN_AFTER_S, RECONNECT_S
 from fedstrata.trust.security import Security
 
 ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after which it counts as absent

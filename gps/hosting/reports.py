@@ -12,7 +12,8 @@ from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateE
 from fedstrata.experiment import Experiment
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import brief, quoted
-from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.process.time_limits import HOLD_S
+from fedstrata.process.waiting import Changes
 from fedstrata.record.rounds import metrics_of
 from fedstrata.rounds.parent.report_checks import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto
@@ -25,7 +26,7 @@ from fedstrata.v1 import rounds_pb2
 from gps.hosting.link_counts import LinkCounts
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
-from gps.journal.rounds import RoundTable
+from gps.journal.round_tables import RoundTable
 from gps.plans.places import Places
 
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file

@@ -9,9 +9,9 @@ from fedstrata.errors import UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import split_address
 from fedstrata.process.quoting import quoted
+from fedstrata.trust.call_table import Claim
 from fedstrata.trust.names import Peer
 from fedstrata.trust.security import Security
-from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Device
 from gps.hosting.presence import LpsPresence

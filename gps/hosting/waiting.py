@@ -10,15 +10,15 @@ from typing import Protocol
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds.parent.report_checks import LONGEST_S
 from fedstrata.rpc.messages import checked_number
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Roster
 from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
+from gps.plans.global_rounds import GlobalRounds
 from gps.plans.places import Places
-from gps.plans.rounds import GlobalRounds
 
 LOOK_S = 1.0
 PATIENCE_S = 5.0  # shorter waits are not reported

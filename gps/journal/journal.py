@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from fedstrata.process.sleeping import wall_time
+from fedstrata.process.waiting import wall_time
 from gps.journal.answers import AnswerTable
 from gps.journal.devices import DeviceTable
 from gps.journal.hosting import HostingTable
 from gps.journal.journal_file import JournalFile
 from gps.journal.plans import PlanTable
-from gps.journal.rounds import RoundTable
+from gps.journal.round_tables import RoundTable
 
 
 class Journal(JournalFile):

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedstrata.errors import StateError, WrongRunError
 from fedstrata.process.private_files import only_the_owner
-from fedstrata.store.files import sync_folder
+from fedstrata.store.whole_files import sync_folder
 
 TABLES: Mapping[str, str] = {
     "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL, version INTEGER NOT NULL",

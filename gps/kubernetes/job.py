@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, AddressError, CertificateError, NotServedError
 from fedstrata.process.logs import EventLog, configure_logs
-from fedstrata.process.sleeping import Backoff
+from fedstrata.process.waiting import Backoff
 from fedstrata.rpc.client import CallError, Connection
-from fedstrata.trust.files import OPERATOR
 from fedstrata.trust.security import add_operator_option, security_of
+from fedstrata.trust.tls_files import OPERATOR
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from gps.kubernetes.backend import Backend, Standing
 from gps.kubernetes.kubernetes_backend import KubernetesApi, Note
 

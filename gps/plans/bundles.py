@@ -12,8 +12,8 @@ from fedstrata.errors import PayloadError, PluginError, SupersededError, Unknown
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import or_failed
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes
-from fedstrata.rpc.answers import arrays_of, bytes_of, refused_by_method
+from fedstrata.process.waiting import Changes
+from fedstrata.rpc.answer_messages import arrays_of, bytes_of, refused_by_method
 from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import Streams
 from fedstrata.v1 import answers_pb2 as pb

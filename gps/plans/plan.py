@@ -9,7 +9,7 @@ import numpy as np
 
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods import Method, Moment, Plan, Question
-from fedstrata.rpc.answers import TOLD, answer_to_proto, arrays_of
+from fedstrata.rpc.answer_messages import TOLD, answer_to_proto, arrays_of
 from fedstrata.v1 import answers_pb2
 from gps.journal.answers import BEFORE
 from gps.journal.journal import Journal

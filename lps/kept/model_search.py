@@ -25,7 +25,8 @@ from fedstrata.errors import NotReadyError, PayloadError
 from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
+from fedstrata.process.time_limits import HOLD_S, payload_timeout_s
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.parent.children import Refusals
 from fedstrata.rounds.parent.open_round import Message

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from fedstrata.errors import StateError
-from fedstrata.optimisers.files import OptimiserFiles
-from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
+from fedstrata.optimisers.server_optimisers import ServerOptimiser, server_optimiser
+from fedstrata.optimisers.state_files import OptimiserFiles
 from fedstrata.process.logs import EventLog
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined

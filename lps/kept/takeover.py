@@ -15,8 +15,8 @@ from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel
 from fedstrata.tensors import Flat
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import SessionParts
-from lps.kept.arithmetic import spliced
 from lps.kept.model_search import Held, ModelSearch
+from lps.kept.piecewise import spliced
 from lps.kept.state import ClusterState, RoundStart, state_of
 
 

@@ -1,13 +1,13 @@
 """docs/reference/calls.md: which process may make which call."""
 
+from fedstrata.trust.call_table import TABLE, Rule
 from fedstrata.trust.names import Role
-from fedstrata.trust.table import TABLE, Rule
 from scripts.reference.markdown import code, table
 
 CALLERS: tuple[Role, ...] = ("device", "lps", "operator", "gps")
 FOR_ITSELF, IN_ITS_CLUSTER, YES, NO = "for itself", "for itself, in its cluster", "yes", "–"
 
-TOP = f"""<!-- Written by `make reference` from fedstrata/trust/table.py. -->
+TOP = f"""<!-- Written by `make reference` from fedstrata/trust/call_table.py. -->
 # Who may call what
 
 With certificates a server looks up every call, and every message of a stream, in this table. It refuses all other calls

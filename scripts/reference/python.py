@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.interface import Record, SweepRecord, load, run, sweep
-from emulator.results.tables import Matrix, Table
+from emulator.results.columns import Matrix, Table
 from fedstrata import methods
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment.descriptions import descriptions

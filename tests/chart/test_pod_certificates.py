@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 from helm_python import HelmRenderError, HelmValuesError
 
-from emulator.cluster.certificates import holders_of
 from emulator.cluster.chart_values import load_values, merge_values
+from emulator.cluster.release_certificates import holders_of
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import server_names
 from tests.support.charts import (

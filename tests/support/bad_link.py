@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from emulator.local.proxy import READ_BYTES, LinkProxy
-from fedstrata.clock.links import Line
-from fedstrata.process.sleeping import until_ns
+from fedstrata.links.tier_links import Line
+from fedstrata.process.waiting import until_ns
 
 UNDER_WAY = 64  # reads that have left a link and have not arrived
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedstrata.experiment.sections import NoOptimiserSettings
-from fedstrata.optimisers.server import server_optimiser
+from fedstrata.optimisers.server_optimisers import server_optimiser
 from fedstrata.tensors import Layout
 from lps.kept.state import ClusterState
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from device.compute_thread import Bench
+from device.compute_thread import ComputeThread
 from device.training import OneByOne
 from device.work import Beginning, DeviceProcess, DeviceWork
 from fedstrata.datasets import load_dataset
@@ -44,7 +44,7 @@ class Devices:
             dataset=dataset,
             architectures=Architectures(experiment, self.method),
             method=self.method,
-            bench=Bench(OneByOne()),
+            compute_thread=ComputeThread(OneByOne()),
             channels=None,  # type: ignore[arg-type]  # nothing is sent
             task=make_task(experiment),
             metrics=None,  # type: ignore[arg-type]

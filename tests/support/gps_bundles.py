@@ -7,7 +7,7 @@ from fedstrata.clock.gps_side import GpsClock
 from fedstrata.datasets import dataset_info
 from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from fedstrata.streams.streams import streams_of
 from gps.plans.bundles import Bundles
 from tests.support.gps_parts import GpsParts

@@ -18,12 +18,12 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import Connection
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.call_table import Claim
 from fedstrata.trust.guard import Guard, Membership, Outdated
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.security import TlsSecurity
-from fedstrata.trust.table import Claim
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1 import fleet_service_pb2, gps_service_pb2, lps_service_pb2
 
 OWN, OTHERS = "lps-0", "lps-1"

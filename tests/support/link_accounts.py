@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from fedstrata.clock.shared_link import Flow
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, rate_at, rate_schedule
+from fedstrata.links.shared_link import Flow
 
 
 def course_from(steps: list[tuple[int, int]], last: int | None) -> AnyRate:

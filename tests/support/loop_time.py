@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fedstrata.process.sleeping import AWAKE_S
+from fedstrata.process.waiting import AWAKE_S
 
 
 class Ahead:

@@ -10,7 +10,7 @@ from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.methods import Question
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds import Intake, OpenRound, Refusals, RoundTerms, on_time
 from fedstrata.rounds.parent.open_round import Around, Verdict
 from fedstrata.v1 import rounds_pb2 as pb

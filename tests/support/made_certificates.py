@@ -10,8 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.tls_files import TlsFiles
 
 
 class Signer(Protocol):

@@ -14,9 +14,9 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.mask_proofs import Proofs
 from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1 import rounds_pb2 as pb
 
 LAYOUT = Layout.of({"fc1.weight": (3, 2), "fc1.bias": (2,)})

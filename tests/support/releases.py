@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from emulator.cluster.helm import Helm
-from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_objects import InstalledRelease
 from emulator.cluster.up import UpRequest, load_for_cluster
 from emulator.cluster.up import up as run_up
 from fedstrata.experiment import Experiment

@@ -9,7 +9,7 @@ from fedstrata.models import Model
 from fedstrata.partitions import device_data
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient
-from fedstrata.rpc.answers import answer_to_proto
+from fedstrata.rpc.answer_messages import answer_to_proto
 from fedstrata.tensors import Flat, Layout
 
 

@@ -14,13 +14,13 @@ import numpy as np
 from grpc.aio import Metadata
 
 from fedstrata.clock.deadline import Deadline, SharedUplink
-from fedstrata.clock.links import device_links
 from fedstrata.clock.round_side import HeldBack
 from fedstrata.clock.timeline import Round
-from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.tier_links import device_links
+from fedstrata.links.transfers import Transfers
 from fedstrata.methods import Question
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics

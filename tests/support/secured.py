@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 from tests.support.programs import Program

@@ -6,10 +6,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, cast
 
-from fedstrata.clock.links import UP, device_links
-from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.tier_links import UP, device_links
+from fedstrata.links.transfers import Transfers
 
 MS, S = 10**6, 10**9
 TEXT = "name: paced\nclock: real\npartition: {kind: iid, devices: 9, examples_per_device: 10}\n"

@@ -17,7 +17,7 @@ from device.agent import DeviceAgent
 from device.channels import Channels
 from device.rounds import DeviceRounds
 from device.work import DeviceProcess
-from emulator.results.record import RunRecord, load_record
+from emulator.results.read_record import RunRecord, load_record
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
@@ -25,10 +25,10 @@ from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import Membership
 from fedstrata.trust.names import Name, device_names
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from gps.kubernetes.backend import Backend

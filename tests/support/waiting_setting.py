@@ -7,8 +7,8 @@ from typing import Any, cast
 from fedstrata.methods import Plan
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.trust.files import Revoked
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.results.record import RunRecord
-from emulator.results.report.comparison import title_of
+from emulator.results.read_record import RunRecord
+from emulator.results.report.comparison_figure import title_of
 from emulator.results.report.style import COLOURS, drawing, entry_width, legend_columns, save, shorten
 from fedstrata.tasks import Metric
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import PayloadError
 from fedstrata.experiment.privacy import ProfilePrivacy
-from fedstrata.methods.clusters import ONE_CLUSTER_BELOW, lower_median
+from fedstrata.methods.clustering import ONE_CLUSTER_BELOW, lower_median
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.noise import BEFORE_TRAINING, Noise, noise_multiplier_of, on_grid

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
-from fedstrata.process.sleeping import HOLD_S
+from fedstrata.process.time_limits import HOLD_S
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb

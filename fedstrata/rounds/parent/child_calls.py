@@ -11,14 +11,14 @@ from fedstrata.errors import NotReadyError, NotServedError, PayloadError, RunSto
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds.parent.children import Refusals
 from fedstrata.rounds.parent.open_round import Message, OpenRound, RoundTerms
 from fedstrata.rounds.parent.report_checks import check_evaluation, check_run
 from fedstrata.rounds.parent.uploads import Uploads
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.stream import Turns
-from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait, sender_of
+from fedstrata.rpc.upload_limit import UPLOAD_WAIT, Awaited, UploadWait, sender_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 

@@ -14,11 +14,11 @@ from fedstrata.experiment import LinkSettings
 from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
+from fedstrata.rounds.mask_roster import KEY_BYTES, roster_digest
 from fedstrata.rounds.parent.children import ChildState, Enough
 from fedstrata.rounds.parent.intake import Intake
 from fedstrata.rounds.parent.open_round import Around, Stage, Verdict
 from fedstrata.rounds.parent.plain_updates import PlainUpdates
-from fedstrata.rounds.roster import KEY_BYTES, roster_digest
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import rounds_pb2 as pb
 

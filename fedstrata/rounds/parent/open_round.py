@@ -10,7 +10,8 @@ from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.process.time_limits import HOLD_S
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds.parent.children import ChildState, Refusals
 from fedstrata.rounds.parent.intake import Intake
 from fedstrata.rounds.parent.offer import Offer

@@ -26,7 +26,7 @@ from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
 from fedstrata.rounds.parent.open_round import Around, Message, Stage, Verdict
-from fedstrata.rpc.answers import arrays_of, refused_by_method
+from fedstrata.rpc.answer_messages import arrays_of, refused_by_method
 from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb

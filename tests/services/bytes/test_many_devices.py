@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from emulator.local.local import LocalBackend
+from emulator.local.processes import LocalBackend
 from emulator.results.output import prepare_folder
-from emulator.runs.client import RunClient
 from emulator.runs.follow import follow
+from emulator.runs.run_client import RunClient
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.fault_points import VARIABLE

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.results.measures import NEWCOMERS as OF_NEWCOMERS
 from emulator.results.measures import Measures
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.tasks import CLASSIFICATION
 from tests.support.records import rows_of
 from tests.support.spanning_runs import disturbed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from emulator.results.record import load_record
-from emulator.results.waits import picture
+from emulator.results.read_record import load_record
+from emulator.results.waits_chart import picture
 from tests.support.records import rows_of, summary_of
 from tests.support.tiers import run_in_process, small
 

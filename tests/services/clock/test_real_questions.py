@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from emulator.results.record import RunRecord, load_record
-from emulator.results.waits import picture
-from fedstrata.clock.transfers import MOST_LEAD_NS
+from emulator.results.read_record import RunRecord, load_record
+from emulator.results.waits_chart import picture
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.transfers import MOST_LEAD_NS
 from tests.support.every_method import EXPERIMENT, OPTIONS
 from tests.support.programs import Program
 from tests.support.records import rows_of, summary_of

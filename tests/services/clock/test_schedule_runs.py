@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.estimates.retime import retime
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from fedstrata.errors import ExperimentError
 from fedstrata.process.fault_points import VARIABLE
 from tests.support.disturbed import assert_same, disturbed

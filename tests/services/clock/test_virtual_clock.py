@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from emulator.estimates.retime import retime, write_retimed
-from emulator.results.record import load_record
-from emulator.results.waits import picture
+from emulator.results.read_record import load_record
+from emulator.results.waits_chart import picture
 from fedstrata.clock.timeline import PARTS
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment_file import parse_experiment

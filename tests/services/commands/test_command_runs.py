@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from tests.support.programs import LINKS, Counts, Program, events, total_bytes
 from tests.support.records import summary_of
 from tests.support.tiers import outcome, run_in_process, small

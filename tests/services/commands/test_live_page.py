@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from emulator.results.report.page import document_of
-from gps.page import LivePage
+from emulator.results.report.run_page import document_of
+from gps.page_data import LivePage
 from tests.support.records import summary_of
 from tests.support.tiers import Tiers, small
 

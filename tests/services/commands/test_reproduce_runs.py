@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from emulator.commands import main as cli
-from emulator.reproduce.table import TABLES
+from emulator.reproduce.published import TABLES
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="starts the processes of a run"),
@@ -42,7 +42,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "tables").mkdir()
     (place / "tables" / "tiny.yaml").write_text(yaml.safe_dump(DOCUMENT, sort_keys=False), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("emulator.reproduce.table.TABLES", place / "tables")
+        patch.setattr("emulator.reproduce.published.TABLES", place / "tables")
         words = ["reproduce", "tiny", "--out", str(place / "out"), "--quiet"]
         assert cli.execute([*words, "--cells", "fedavg,local", "--seeds", "3"]) == 0
         first = place / "out" / "tiny" / "runs" / "fedavg" / "seed-3" / "summary.json"
@@ -55,7 +55,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def known(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is one of this Fedstrata's published tables."""
-    monkeypatch.setattr("emulator.reproduce.table.TABLES", done.parents[1] / "tables")
+    monkeypatch.setattr("emulator.reproduce.published.TABLES", done.parents[1] / "tables")
 
 
 def test_the_page_has_all_runs_of_both_calls(done: Path) -> None:
@@ -92,7 +92,7 @@ def test_replayed_runs_of_a_tar_are_equal_to_the_bit(
 def test_the_bundle_on_the_page_has_the_same_bits_on_this_machine(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.reproduce.table.TABLES", TABLES)
+    monkeypatch.setattr("emulator.reproduce.published.TABLES", TABLES)
     code, told = verified(BUNDLE, capfd, "--cells", "10")
     assert "the tables follow from the records of 36" in told, told
     if "bits cannot be compared" in told or "does not name torch's kernels" in told:
@@ -162,11 +162,11 @@ def test_a_falsified_table_is_found_without_a_replay(
 def made_again(bundle: Path, done: Path) -> None:
     """Write the tables and the page of a falsified bundle again, so that they agree with its records."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("emulator.reproduce.table.TABLES", done.parents[1] / "tables")
-        from emulator.reproduce.page import section
+        patch.setattr("emulator.reproduce.published.TABLES", done.parents[1] / "tables")
         from emulator.reproduce.reproduce import made_with, results_in, table_in
+        from emulator.reproduce.table_page import section
         from emulator.results.report import write_report
-        from emulator.sweeps.page import write_results
+        from emulator.sweeps.sweep_page import write_results
 
         results = results_in(bundle, table_in(bundle))
         for record in results.records.values():
@@ -187,7 +187,7 @@ def test_a_page_without_its_published_values_is_refused(
 def test_a_published_table_that_this_fedstrata_lacks_is_not_confirmed(
     done: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emulator.reproduce.table.TABLES", TABLES)
+    monkeypatch.setattr("emulator.reproduce.published.TABLES", TABLES)
     code, told = verified(done, capfd, "--cells", "0")
     assert (code, "published.yaml: no published table is called 'tiny'" in told) == (3, True), told
 
@@ -230,7 +230,7 @@ def test_other_experiments_under_the_name_of_a_published_table_are_found(
     own = {**DOCUMENT, "base": {**DOCUMENT["base"], "training": {"global_rounds": 2, "lps_rounds_per_global_round": 1}}}
     (tmp_path / "tables" / "tiny.yaml").write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("emulator.reproduce.table.TABLES", tmp_path / "tables")
+        patch.setattr("emulator.reproduce.published.TABLES", tmp_path / "tables")
         code, told = verified(done, capfd, "--cells", "0")
     assert (code, "the experiments differ from this Fedstrata's table" in told) == (3, True), told
 

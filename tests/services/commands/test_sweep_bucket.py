@@ -26,9 +26,9 @@ from emulator.sweeps import s3
 from emulator.sweeps.bucket import SharedBucket
 from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, SweepRun, sweep_of
-from emulator.sweeps.folder import FolderState, state_of
-from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.s3 import Bucket
+from emulator.sweeps.sweep_folder import FolderState, state_of
+from emulator.sweeps.sweep_progress import QuietSweep
 from fedstrata.errors import AddressError, OutputError
 from tests.support.buckets import check_credentials, served_bucket, settings_of
 from tests.support.ports import kept_address

@@ -12,7 +12,7 @@ import pytest
 from device.agent import DeviceAgent
 from device.training import LocalResult, TrainingJob
 from device.work import DeviceProcess
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
@@ -38,7 +38,7 @@ def narrower(host: DeviceProcess, index: int) -> DeviceAgent:
     return DeviceAgent(replace(host, dataset=own), index)
 
 
-class PoisonedBench:
+class PoisonedThread:
     """A bench whose training ends in one NaN, at a place of its own."""
 
     def __init__(self, bench: Any, place: int) -> None:
@@ -55,10 +55,12 @@ class PoisonedBench:
 
 def poisoned(place: int) -> Callable[[DeviceProcess, int], DeviceAgent]:
     """A device that diverges in its first round."""
-    return lambda host, index: DeviceAgent(replace(host, bench=PoisonedBench(host.bench, place)), index)
+    return lambda host, index: DeviceAgent(
+        replace(host, compute_thread=PoisonedThread(host.compute_thread, place)), index
+    )
 
 
-class BoastingBench:
+class BoastingThread:
     """A bench whose training ends in a loss that is a number, and of which a hundred are none."""
 
     def __init__(self, bench: Any) -> None:
@@ -71,10 +73,10 @@ class BoastingBench:
 
 def boasting(host: DeviceProcess, index: int) -> DeviceAgent:
     """A device that reports the largest loss there is."""
-    return DeviceAgent(replace(host, bench=BoastingBench(host.bench)), index)
+    return DeviceAgent(replace(host, compute_thread=BoastingThread(host.compute_thread)), index)
 
 
-class LoudBench(PoisonedBench):
+class LoudThread(PoisonedThread):
     """A bench whose training ends far from where it began, everywhere, within what a sum can hold."""
 
     async def train(self, job: TrainingJob, group: str) -> LocalResult:
@@ -84,7 +86,7 @@ class LoudBench(PoisonedBench):
 
 def loud(host: DeviceProcess, index: int) -> DeviceAgent:
     """A device that drowns all others out."""
-    return DeviceAgent(replace(host, bench=LoudBench(host.bench, 0)), index)
+    return DeviceAgent(replace(host, compute_thread=LoudThread(host.compute_thread, 0)), index)
 
 
 def excluded(record: RunRecord) -> list[tuple[str, str]]:

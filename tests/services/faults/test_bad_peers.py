@@ -30,7 +30,7 @@ from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import REASON_CHARACTERS
-from fedstrata.process.sleeping import HOLD_S
+from fedstrata.process.time_limits import HOLD_S
 from fedstrata.rpc.client import refusal
 from fedstrata.rpc.payload import payload_header
 from fedstrata.streams.streams import UPDATE_PART

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fedstrata.process.sleeping import PATIENCE_S
+from fedstrata.process.time_limits import PATIENCE_S
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from gps.servicer import GpsServicer

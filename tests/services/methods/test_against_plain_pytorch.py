@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import device_data
 from tests.support.plain_pytorch import DATASET, HEAD, SHARED, Weights, initial_weights, trained_by, weighted_mean

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from emulator.commands.main import execute
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.experiment_file import load_experiment
 from tests.support.tiers import run_in_process
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from emulator.results.record import RunRecord, load_record
+from emulator.results.read_record import RunRecord, load_record
 from fedstrata.datasets import load_dataset
 from fedstrata.partitions import device_data
 from fedstrata.record.rounds import RoundRow

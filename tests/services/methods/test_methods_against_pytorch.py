@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import nn
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import base

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
 from device.training import DROPOUT
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment

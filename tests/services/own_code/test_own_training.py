@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import device_data
 from tests.support.plain_pytorch import DATASET, Weights, initial_weights, weighted_mean

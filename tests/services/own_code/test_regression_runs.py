@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from emulator.boards.client import FleetClient, FleetPlace
+from emulator.boards.fleet_client import FleetClient, FleetPlace
 from emulator.commands.main import execute
 from fedstrata.errors import CertificateError, NotAllowedError
 from fedstrata.rpc.client import CallError, Connection, refusal
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
 from tests.support.programs import Program

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.names import Name
+from fedstrata.trust.tls_files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 from tests.support import haproxy

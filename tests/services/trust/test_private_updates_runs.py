@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.results.record import RunRecord
-from emulator.results.report.page import document_of
+from emulator.results.read_record import RunRecord
+from emulator.results.report.run_page import document_of
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExcludedError
 from fedstrata.experiment import Experiment

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from emulator.commands.main import execute
 from fedstrata.rpc.client import Connection
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from tests.support.programs import Program, events

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.commands.main import execute
 from emulator.runs.progress import restart_line
-from fedstrata.process.owned import Restart
+from fedstrata.process.child_processes import Restart
 from tests.support.programs import Program
 from tests.support.records import summary_of
 from tests.support.slowed import ROUNDS, SLOWED, WHO, has_begun, wait_for

@@ -16,7 +16,7 @@ from device.agent import DeviceAgent
 from device.masking.masks import Masks
 from device.rounds import DeviceRounds
 from device.work import DeviceProcess
-from emulator.results.record import RunRecord
+from emulator.results.read_record import RunRecord
 from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

@@ -8,13 +8,13 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from emulator.runs.client import RunClient
+from emulator.runs.run_client import RunClient
 from fedstrata.errors import HandshakeError
 from fedstrata.rpc.client import Connection
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 from tests.support.programs import Program

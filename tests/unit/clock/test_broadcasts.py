@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.links import DOWN
 from fedstrata.clock.timeline import DeviceTimeline
-from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import SupersededError
 from fedstrata.experiment import TierDeadline
+from fedstrata.links.tier_links import DOWN
+from fedstrata.links.transfers import Transfers
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
 from fedstrata.rpc.chunk import part_parser
 from fedstrata.store.model_file import ModelInMemory

@@ -1,4 +1,4 @@
-"""Whether an experiment has a clock, and which, is asked in the clock's room alone."""
+"""Whether an experiment has a clock, and which, is asked in the rooms of the clocks and links alone."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,7 @@ ASKS = re.compile(r"\.is_paced\b|\.clock (?:==|!=|in) ")
 # the room itself, the file and its rules across sections, and the record, whose tables differ by clock
 ALLOWED = (
     "fedstrata/clock",
+    "fedstrata/links",
     "fedstrata/checks",
     "fedstrata/experiment",
     "fedstrata/streams/streams.py",

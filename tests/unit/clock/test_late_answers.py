@@ -9,7 +9,7 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Moment, Question
-from fedstrata.rpc.answers import answer_to_proto
+from fedstrata.rpc.answer_messages import answer_to_proto
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.lps_rounds import NAMES, LpsRounds, header_of
 from tests.support.rounds_setting import asking

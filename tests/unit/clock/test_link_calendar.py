@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock import shared_link
-from fedstrata.clock.links import Line, drawn_latency
-from fedstrata.clock.shared_link import FairLink, Flow, fair_ends
 from fedstrata.experiment.rates import SECOND_NS, end_of
+from fedstrata.links import shared_link
+from fedstrata.links.shared_link import FairLink, Flow, fair_ends
+from fedstrata.links.tier_links import Line, drawn_latency
 from tests.support.link_accounts import course_from, fluid, fluid_ends
 
 FLOWS = st.lists(

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedstrata.clock.shared_link import Flow, fair_ends
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, RateSchedule, Trace, end_of, rate_at, rate_schedule
+from fedstrata.links.shared_link import Flow, fair_ends
 from tests.support.link_accounts import course_from, fluid_ends
 
 S = SECOND_NS

@@ -12,16 +12,16 @@ from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.device_side import Done
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import RealGpsClock
-from fedstrata.clock.links import device_links
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
-from fedstrata.clock.transfers import Transfers
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.tier_links import device_links
+from fedstrata.links.transfers import Transfers
 from fedstrata.methods import Moment, Plan, Question
-from fedstrata.process.sleeping import Changes
+from fedstrata.process.waiting import Changes
 from fedstrata.rounds import Intake, Offer, OpenRound, RoundServer
-from fedstrata.rpc.answers import answer_to_proto
+from fedstrata.rpc.answer_messages import answer_to_proto
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout
 from fedstrata.v1 import answers_pb2

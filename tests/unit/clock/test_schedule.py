@@ -2,14 +2,14 @@
 
 import pytest
 
-from fedstrata.clock.devices import Homes, Presence
+from fedstrata.clock.device_times import Homes, Presence
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.links import ScheduledLinks, device_links
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.errors import ExperimentError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import end_of
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.tier_links import ScheduledLinks, device_links
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member
 from lps.members import Members

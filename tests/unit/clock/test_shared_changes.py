@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock.links import DOWN, HEADER_BYTES, device_links
-from fedstrata.clock.shared_link import Flow, SharedFlow, SharedLink, fair_ends
-from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment.rates import RateSchedule, Trace
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.shared_link import Flow, SharedFlow, SharedLink, fair_ends
+from fedstrata.links.tier_links import DOWN, HEADER_BYTES, device_links
+from fedstrata.links.transfers import Transfers
 from tests.support.link_accounts import course_from
 from tests.support.set_time import MS, TEXT, S, SetTime, arrivals, carry
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.clock.devices import Boards
+from fedstrata.clock.device_times import Boards
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.shared_link import Flow
 from fedstrata.clock.timeline import Asked, DeviceTimeline, LpsTimeline, before_training
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.shared_link import Flow
 from fedstrata.rpc.payload import payload_header
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.link_accounts import fluid_ends

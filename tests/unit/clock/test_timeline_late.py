@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.shared_link import Flow, carried_by, fair_ends
 from fedstrata.clock.timeline import DeviceTimeline, Part, Round
 from fedstrata.experiment.rates import AnyRate, RateSchedule
+from fedstrata.links.shared_link import Flow, carried_by, fair_ends
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.link_accounts import fluid
 from tests.support.shared_deadline import NAMES, S, shared_experiment

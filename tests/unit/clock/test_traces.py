@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.links import DOWN, UP, device_links
 from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.rates import Trace, end_of
 from fedstrata.experiment.traces import TRACE_PRESETS, Generated
 from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.links.tier_links import DOWN, UP, device_links
 from fedstrata.v1 import rounds_pb2 as pb
 
 S = 10**9

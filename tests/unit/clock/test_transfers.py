@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedstrata.clock.links import DOWN, HEADER_BYTES, UP, Link, device_links, lps_links
-from fedstrata.clock.shared_link import Flow, fair_ends
-from fedstrata.clock.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers
 from fedstrata.errors import SupersededError, UnknownChildError
 from fedstrata.experiment.links import LinkTimes
 from fedstrata.experiment.rates import Trace
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.shared_link import Flow, fair_ends
+from fedstrata.links.tier_links import DOWN, HEADER_BYTES, UP, Link, device_links, lps_links
+from fedstrata.links.transfers import LEAD_STEP_NS, MOST_LEAD_NS, Lead, Transfers
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.set_time import MS, TEXT, S, SetTime, arrivals, carry, paced, transfers

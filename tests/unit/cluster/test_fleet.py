@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from emulator.boards.backend import FleetBackend, own_host
-from emulator.boards.client import FleetClient, FleetPlace
+from emulator.boards.boards_backend import FleetBackend, own_host
+from emulator.boards.fleet_client import FleetClient, FleetPlace
 from emulator.boards.loans import shares, shares_again
 from emulator.commands.main import execute
 from emulator.commands.options import Devices
@@ -22,9 +22,9 @@ from fedstrata.rpc.server import MAX_MESSAGE_BYTES, RpcServer
 from fedstrata.store import write_sealed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.board_keys import key_of, public_key_of
-from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import CA, CERT, KEY, TlsFiles, write_private
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import add_FleetServiceServicer_to_server
 from fleet.board import runs as board_runs

@@ -7,14 +7,14 @@ import pytest
 from cryptography import x509
 
 from emulator import certs
-from emulator.cluster.certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
 from emulator.cluster.release import Release
+from emulator.cluster.release_certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
 from fedstrata.errors import CertificateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.certificates import dns_names
-from fedstrata.trust.files import CA, CA_KEY
 from fedstrata.trust.names import Name
+from fedstrata.trust.tls_files import CA, CA_KEY
 from tests.support.kept_secrets import Kept
 
 LAB = Release(name="lab", namespace="garden")

@@ -17,8 +17,8 @@ from emulator.cluster import remote
 from emulator.cluster import up as cluster_up
 from emulator.cluster.forward import PodPort
 from emulator.cluster.helm import BusyError, Helm, _refused, chart_of, check_chart
-from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_objects import GpsAccess, InstalledRelease
 from emulator.cluster.rollout import Seen
 from emulator.cluster.up import UpRequest, load_for_cluster
 from emulator.commands.main import execute
@@ -137,7 +137,7 @@ def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
 
 
 def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.cluster.kubernetes.REQUEST_S", 0.02)
+    monkeypatch.setattr("emulator.cluster.release_objects.REQUEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = InstalledRelease.__new__(InstalledRelease)
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -472,7 +472,7 @@ def test_pods_that_do_not_become_ready_stay_and_that_is_said(monkeypatch: pytest
 def release_that_sees(monkeypatch: pytest.MonkeyPatch, *moments: Seen) -> InstalledRelease:
     """A release's Kubernetes as it looks at one moment after the other; no time passes between them."""
     monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
-    monkeypatch.setattr("emulator.cluster.kubernetes.pass_time", lambda _: None)
+    monkeypatch.setattr("emulator.cluster.release_objects.pass_time", lambda _: None)
     left = list(moments)
     monkeypatch.setattr(InstalledRelease, "look", lambda _: left.pop(0) if left[1:] else left[0])
     monkeypatch.setattr(InstalledRelease, "_delete_outdated", lambda *_: None)
@@ -510,14 +510,14 @@ def test_when_the_time_is_up_the_reason_is_said(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_refusal_that_lasts_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Seen(sets=[a_set(ready=0)], warnings=[a_warning("StatefulSet", "lab-lps", QUOTA)])
-    monkeypatch.setattr("emulator.cluster.kubernetes.REFUSED_S", 0.0)
+    monkeypatch.setattr("emulator.cluster.release_objects.REFUSED_S", 0.0)
     with pytest.raises(RunStoppedError, match="exceeded quota: small; ask for a larger quota"):
         release_that_sees(monkeypatch, refused).wait_ready(60, lambda _: None)
     pods = [a_pod(f"lab-lps-{n}") for n in range(3)]
     release_that_sees(monkeypatch, refused, Seen(sets=[a_set()], pods=pods)).wait_ready(
         60, lambda _: None, refused.warnings
     )
-    monkeypatch.setattr("emulator.cluster.kubernetes.REFUSED_S", 60.0)
+    monkeypatch.setattr("emulator.cluster.release_objects.REFUSED_S", 60.0)
     release_that_sees(monkeypatch, refused, Seen(sets=[a_set()], pods=pods)).wait_ready(60, lambda _: None)
 
 
@@ -555,7 +555,7 @@ def test_a_forwarded_port_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.cluster.kubernetes.GPS_START_S", -1)
+    monkeypatch.setattr("emulator.cluster.release_objects.GPS_START_S", -1)
     pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, unscheduled=SCHEDULER)
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
     found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))

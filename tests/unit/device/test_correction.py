@@ -269,7 +269,7 @@ def test_epochs_of_a_job_count_in_place_of_what_training_says() -> None:
 
 def test_a_stream_has_an_order_of_batches_of_its_own_and_stream_0_the_address_without_one() -> None:
     counted = job(20, 3, TrainingSettings(local_steps=1, batch_size=1))
-    first = {stream: first_example(replace(counted, stream=stream)) for stream in range(6)}
+    first = {stream: first_example(replace(counted, number=stream)) for stream in range(6)}
     drawn = [np.random.default_rng([5, 3, 2, stream]).permutation(20)[0] for stream in range(1, 6)]
     assert [first[stream] for stream in range(1, 6)] == drawn
     assert first[0] == np.random.default_rng([5, 3, 2]).permutation(20)[0]
@@ -286,6 +286,6 @@ def first_example(local: TrainingJob) -> int:
 
 def test_one_device_may_train_twice_in_a_round() -> None:
     shared = job(20, 0, SETTINGS["epochs with momentum"])
-    personal = replace(shared, start=vector(4), correct=Pulled(), beside=(shared.start,), stream=1)
+    personal = replace(shared, start=vector(4), correct=Pulled(), beside=(shared.start,), number=1)
     together = Stacked().train([shared, personal])
     assert bits(together) == bits_alone((shared, personal))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from device.kernels import kernels
-from fedstrata.process.arithmetic import openblas_kernel
+from fedstrata.process.openblas import openblas_kernel
 
 
 def test_the_name_has_openblas_variant_and_digits_of_torchs_bits(monkeypatch: pytest.MonkeyPatch) -> None:

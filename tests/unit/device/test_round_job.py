@@ -22,7 +22,7 @@ from fedstrata.partitions import device_data
 from fedstrata.plugins import guarded
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Update
-from fedstrata.rpc.answers import arrays_of
+from fedstrata.rpc.answer_messages import arrays_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, taken
 from fedstrata.trust.security import OPEN
@@ -93,7 +93,7 @@ async def test_a_second_training_of_a_round_draws_other_batches() -> None:
     host = host_of("fedavg")
     start = host.model.initial(0)
     work = work_of(host, received=[start], lps_round=0)
-    first, again, second = [await work.train(start, stream=stream) for stream in (0, 0, 1)]
+    first, again, second = [await work.train(start, number=stream) for stream in (0, 0, 1)]
     assert first.weights.tobytes() == again.weights.tobytes()
     assert first.weights.tobytes() != second.weights.tobytes()
 

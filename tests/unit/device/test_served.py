@@ -7,7 +7,7 @@ import pytest
 
 from device.rounds import Served
 from fedstrata.errors import ParentAwayError
-from fedstrata.process.sleeping import Backoff
+from fedstrata.process.waiting import Backoff
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 SOON_S = 0.001

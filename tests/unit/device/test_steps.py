@@ -37,7 +37,7 @@ def descended(steps: Steps) -> Trained:
     "optimiser", [{"learning_rate": 0.1, "momentum": 0.5, "clip_norm": 0.4}, {"name": "adam", "weight_decay": 0.01}]
 )
 def test_steps_along_the_gradient_have_the_bits_of_a_training(name: str, optimiser: dict[str, Any]) -> None:
-    local = replace(job(name, local_epochs=2, optimiser=optimiser), stream=3)
+    local = replace(job(name, local_epochs=2, optimiser=optimiser), number=3)
     local = replace(local, held_out=local.examples)
     steps, expected = LocalSteps(local), train(local)
     found = descended(steps)
@@ -93,9 +93,9 @@ def test_vectors_of_another_shape_and_a_result_without_steps_are_refused() -> No
 async def test_a_devices_work_counts_the_examples_of_all_gradients_and_keeps_the_optimisers_state() -> None:
     devices = Devices(small("method=fedavg", f"training.optimiser={KEPT}"))
     works = [devices.work(0, 0, received=[devices.model.initial(0)]) for _ in range(2)]
-    steps = works[0].steps(works[0].start, stream=1)
-    works[0].steps(works[0].start, stream=2).gradient(steps.weights, next(steps.batches()))
-    found, expected = await works[0].compute(lambda: descended(steps)), await works[1].train(works[1].start, stream=1)
+    steps = works[0].steps(works[0].start, number=1)
+    works[0].steps(works[0].start, number=2).gradient(steps.weights, next(steps.batches()))
+    found, expected = await works[0].compute(lambda: descended(steps)), await works[1].train(works[1].start, number=1)
     assert found.weights.tobytes() == expected.weights.tobytes()
     assert found.learning_rate == expected.learning_rate == steps.learning_rate == 0.1
     assert (works[0].trained_examples, works[1].trained_examples) == (60 + 16, 60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import yaml_files
 from fedstrata.experiment.yaml_files import MOST_VALUES, read_yaml

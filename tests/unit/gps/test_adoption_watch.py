@@ -10,7 +10,7 @@ import pytest
 
 from fedstrata.methods import Plan
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import RECONNECT_S, Changes
+from fedstrata.process.waiting import RECONNECT_S, Changes
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.adoption import Adoption

@@ -12,8 +12,8 @@ import pytest
 from fedstrata.errors import PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Plan
 from fedstrata.methods.ifca import Ifca
-from fedstrata.process.sleeping import Changes
-from fedstrata.rpc.answers import answer_to_proto
+from fedstrata.process.waiting import Changes
+from fedstrata.rpc.answer_messages import answer_to_proto
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.answers import BEFORE
 from gps.servicer import GpsServicer

@@ -19,8 +19,8 @@ from gps.journal.answers import BEFORE
 from gps.journal.devices import DeviceRow
 from gps.journal.journal import Journal
 from gps.journal.journal_file import create
-from gps.journal.rounds import LpsRounds
-from gps.record import wall_seconds
+from gps.journal.round_tables import LpsRounds
+from gps.record_writer import wall_seconds
 
 
 def opened(folder: Path, run_id: str = "run-1") -> Journal:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
-from fedstrata.process.sleeping import HOLD_S, RECONNECT_S
+from fedstrata.process.time_limits import HOLD_S
+from fedstrata.process.waiting import RECONNECT_S
+from fedstrata.trust.call_table import Claim
 from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.table import Claim
 from tests.support.gps_parts import IDS
 from tests.support.serving_setting import Setting
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from fedstrata.process.sleeping import CALL_S, HOLD_S
-from fedstrata.trust.files import LOOK_S, Revoked
+from fedstrata.process.time_limits import CALL_S, HOLD_S
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import LOOK_S, Revoked
 from tests.support.serving_setting import Setting
 
 

@@ -11,10 +11,10 @@ from prometheus_client import generate_latest
 
 from fedstrata.errors import PayloadError
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
+from fedstrata.trust.tls_files import Revoked
 from fedstrata.v1 import gps_service_pb2 as pb
-from lps.waits import Waits
+from lps.slow_devices import Waits
 from tests.support.gps_parts import IDS
 from tests.support.waiting_setting import Clock, Setting
 
@@ -184,7 +184,7 @@ async def test_the_gps_is_told_when_somebody_else_is_missing_and_not_each_second
         asked.append([wait.name for wait in waits.now()])
 
     waits.now()
-    monkeypatch.setattr("lps.waits.Changes.wait_until", pass_by)
+    monkeypatch.setattr("lps.slow_devices.Changes.wait_until", pass_by)
     with pytest.raises((StopAsyncIteration, RuntimeError)):
         await waits.tell(ask)
     assert asked == [["device-003"]]

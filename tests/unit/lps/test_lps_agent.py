@@ -10,7 +10,7 @@ import pytest
 
 from fedstrata.errors import RunStoppedError
 from fedstrata.process.logs import EventLog
-from fedstrata.trust.table import Claim
+from fedstrata.trust.call_table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.clusters import Clusters
 from lps.to_gps import NewestPlan

@@ -11,7 +11,7 @@ from fedstrata.clock.lps_side import LpsClock
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.process.sleeping import since_ns, wall_time
+from fedstrata.process.waiting import since_ns, wall_time
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.parent.report_checks import check_lps_rounds
 from fedstrata.tasks import CLASSIFICATION

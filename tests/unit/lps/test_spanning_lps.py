@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock
 import numpy as np
 import pytest
 
-from fedstrata.clock.devices import Presence
+from fedstrata.clock.device_times import Presence
 from fedstrata.errors import NotReadyError, StateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
@@ -28,8 +28,8 @@ from lps.members import Members
 from lps.notes import Notes
 from lps.question import LateAnswers
 from lps.report_files import FINAL, RefusedDevices, RoundReports, report_if_whole, write_report
+from lps.spanning.received_streams import ReceivedStreams, UpdateLayouts
 from lps.spanning.stream_vector import StreamVector, changes, partial_sums
-from lps.spanning.streams import ReceivedStreams, UpdateLayouts
 from lps.to_gps import NewestPlan
 from tests.support.gatherings import planned
 from tests.support.gps_parts import TEXT

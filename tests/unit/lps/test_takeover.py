@@ -25,7 +25,7 @@ from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
-from lps.kept.model import KeptModel
+from lps.kept.kept_model import KeptModel
 from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
 from lps.kept.takeover import Takeover, oldest_usable, round_to_open, write_start

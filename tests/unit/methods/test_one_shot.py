@@ -11,7 +11,7 @@ from sklearn.cluster import AgglomerativeClustering
 from fedstrata.errors import ExperimentError, PayloadError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan, make_method
-from fedstrata.methods.clusters import closest, clusters_in_dendrogram, cut, merge_heights, outlying
+from fedstrata.methods.clustering import closest, clusters_in_dendrogram, cut, merge_heights, outlying
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
 from fedstrata.methods.profiles.relevance import check_profile, landmarks
 from tests.support.methods import candidates, made, method_with

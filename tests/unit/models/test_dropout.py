@@ -106,7 +106,7 @@ def test_the_same_job_gives_the_same_bits_and_another_device_other_masks() -> No
 @pytest.mark.parametrize("stream", [[], [1]], ids=["first training of a round", "stream 1"])
 def test_the_loss_of_one_batch_is_that_of_the_addressed_masks(stream: list[int]) -> None:
     model = network(DIGITS)
-    plan = job(model, stream=sum(stream))
+    plan = job(model, number=sum(stream))
     order = np.random.default_rng([SEED, DEVICE, LPS_ROUND, *stream]).permutation(20)
     rng = np.random.default_rng([SEED, DEVICE, LPS_ROUND, 0x64726F70, *stream])
     weights = tensors(model.layout, plan.start)

@@ -11,7 +11,7 @@ import pytest
 from fedstrata.methods import Plan
 from fedstrata.record.rounds import RoundRow
 from gps.journal.answers import BEFORE
-from gps.page import seconds_left
+from gps.page_data import seconds_left
 from gps.status import seconds_of
 from tests.support.gps_parts import IDS, GpsParts
 

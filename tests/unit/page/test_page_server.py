@@ -10,7 +10,7 @@ from hashlib import sha256
 import pytest
 
 from fedstrata.page import Feed, PageApp
-from fedstrata.page.files import static_file
+from fedstrata.page.document import static_file
 from fedstrata.process.http import StatusServer
 from fedstrata.process.metrics import ProcessMetrics
 

@@ -21,7 +21,7 @@ from device.masking.masks import PIECE, Masks, stream
 from fedstrata.errors import CertificateError, ExperimentError, OutdatedError, PayloadError, RosterError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import ReceivedModel
-from fedstrata.rounds.roster import roster_digest
+from fedstrata.rounds.mask_roster import roster_digest
 from fedstrata.tensors import Flat, Layout, PayloadCodec
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.mask_proofs import KeyCheck, Proofs

@@ -18,7 +18,7 @@ from fedstrata.errors import ExperimentError, PayloadError, RosterError, StateEr
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
-from fedstrata.rounds.roster import roster_digest
+from fedstrata.rounds.mask_roster import roster_digest
 from fedstrata.store import write_sealed
 from fedstrata.tensors import Flat
 from fedstrata.trust.mask_proofs import Proofs

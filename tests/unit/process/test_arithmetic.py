@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.process.arithmetic import openblas_kernel, scrub_environment
+from fedstrata.process.openblas import openblas_kernel, scrub_environment
 
 SHELL = {
     "OPENBLAS_CORETYPE": "Prescott", "OMP_NUM_THREADS": "7", "MKL_CBWR": "COMPATIBLE", "GOTO_NUM_THREADS": "3",
     "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "DNNL_MAX_CPU_ISA": "SSE41",
     "MKLDNN_MAX_CPU_ISA": "SSE41", "NPY_DISABLE_CPU_FEATURES": "X86_V3",
 }  # fmt: skip
-KERNEL = "from fedstrata.process.arithmetic import openblas_kernel"
+KERNEL = "from fedstrata.process.openblas import openblas_kernel"
 ASKED = "import {service}, os; " + KERNEL + "; print(openblas_kernel(), *os.environ)"
 
 

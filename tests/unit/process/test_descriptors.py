@@ -10,7 +10,7 @@ import pytest
 from fedstrata.errors import ResourceError
 from fedstrata.process import descriptors
 from fedstrata.process.descriptors import connections_allowed, raise_limit, when_there_is_room
-from fedstrata.store import files, write_sealed
+from fedstrata.store import whole_files, write_sealed
 
 
 class Limits:
@@ -68,7 +68,7 @@ def test_a_state_file_is_written_once_there_is_room_for_it(tmp_path: Path, monke
     write_sealed(tmp_path / "state", b"what is to be kept")
     monkeypatch.undo()
     assert not full
-    assert files.read_sealed(tmp_path / "state") == b"what is to be kept"
+    assert whole_files.read_sealed(tmp_path / "state") == b"what is to be kept"
 
 
 @pytest.mark.usefixtures("_impatient")

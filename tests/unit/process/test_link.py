@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import uvloop
 
-from fedstrata.process.sleeping import Changes, TimeLimit
+from fedstrata.process.waiting import Changes, TimeLimit
 from tests.support.loop_time import LoopTime, turns
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.console.energy import energy_line, human_joules
+from emulator.console.energy_text import energy_line, human_joules
 from fedstrata.clock.energy import DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.metrics import LinkKey
 from fedstrata.record import timing
@@ -21,8 +21,8 @@ from fedstrata.record.rounds import RoundsTable, rounds_csv
 from fedstrata.record.timing import Timing
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2
-from gps import record
-from gps.record import RunResult, adjusted_rand_index, wall_seconds, write_record
+from gps import record_writer
+from gps.record_writer import RunResult, adjusted_rand_index, wall_seconds, write_record
 from tests.support.gps_parts import IDS, TEXT
 
 TASKS = dict(zip(IDS, ["a", "a", "a", "b", "b"], strict=True))
@@ -53,7 +53,7 @@ ROWS = [row(0), row(1, evaluated=0)]
 
 
 def summary(result: RunResult) -> dict[str, Any]:
-    return record.summary(result).document()
+    return record_writer.summary(result).document()
 
 
 def written(folder: Path, result: RunResult, rows: Sequence[rounds_pb2.LpsRound] = ROWS) -> None:

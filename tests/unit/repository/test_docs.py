@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from emulator.commands.main import app
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.sweeps.file import SweepFile, load_sweep, sweep_of
 from fedstrata.experiment import DATASETS, MODELS
 from fedstrata.experiment_file import parse_experiment

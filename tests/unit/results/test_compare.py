@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from emulator.results.compare import compare, show
-from emulator.results.comparison import MEAN, Comparison, Form, Spread, headlines_of
-from emulator.results.report import comparison as report_comparison
-from emulator.results.report.comparison import draw_comparison
+from emulator.results.over_seeds import MEAN, Comparison, Form, Spread, headlines_of
+from emulator.results.report import comparison_figure as report_comparison
+from emulator.results.report.comparison_figure import draw_comparison
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment_file import parse_experiment
 from tests.support.record_files import write_record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emulator.console.tables import make_console, plain_table
+from emulator.console.console_tables import make_console, plain_table
 
 
 @pytest.mark.parametrize(("columns", "width"), [("0", 80), ("00", 80), ("1", 80), ("19", 80), ("20", 20), ("132", 132)])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from emulator.results.comparison import MEAN
 from emulator.results.device_costs import (
     bytes_in_all,
     bytes_of_training,
@@ -17,7 +16,8 @@ from emulator.results.device_costs import (
     metric_by_round,
 )
 from emulator.results.measures import DEVICES, RECEIVED, Measures
-from emulator.results.record import RunRecord, load_record
+from emulator.results.over_seeds import MEAN
+from emulator.results.read_record import RunRecord, load_record
 from fedstrata.errors import DataError
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import CLASSIFICATION, Metric

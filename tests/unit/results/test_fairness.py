@@ -9,11 +9,11 @@ import pytest
 
 from emulator.results.fairness import jains_index, variance, worst_tenth, worth
 from emulator.results.measures import JAIN, VARIANCE, WORST_TENTH
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.sweeps.file import Sweep, sweep_of
-from emulator.sweeps.folder import records_of
 from emulator.sweeps.results import SweepResults
-from emulator.sweeps.tables import COSTS_SAID, titled
+from emulator.sweeps.sweep_folder import records_of
+from emulator.sweeps.text_tables import COSTS_SAID, titled
 from emulator.sweeps.worth import gains_csv
 from fedstrata.tasks import CLASSIFICATION, Metric
 from tests.support.record_files import write_record

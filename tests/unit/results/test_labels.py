@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from emulator.results.labels import MOST_ROWS, label_counts, label_picture
-from emulator.results.record import load_record
-from emulator.results.report.page import document_of
+from emulator.results.read_record import load_record
+from emulator.results.report.run_page import document_of
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment

@@ -11,7 +11,7 @@ from emulator.results.output import prepare_folder, resume_folder, run_folder
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.store import files
+from fedstrata.store import whole_files
 from tests.support.record_files import SUMMARY
 
 TEXT = "name: five\npartition: {kind: iid, devices: 5, examples_per_device: 20}\nmethod: {name: random, clusters: 1}\n"
@@ -76,8 +76,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 def test_a_run_that_still_goes_on_is_not_resumed_and_nothing_of_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(files, "CLAIM_TRIES", 1)
-    monkeypatch.setattr(files, "CLAIM_PAUSE_S", 0.0)
+    monkeypatch.setattr(whole_files, "CLAIM_TRIES", 1)
+    monkeypatch.setattr(whole_files, "CLAIM_PAUSE_S", 0.0)
     made, out = parse_experiment(TEXT), tmp_path / "run"
     with run_folder(out, made):
         summary = summary_of(out, made)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.results.report import write_report
-from emulator.results.result import print_result
+from emulator.results.result_lines import print_result
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.relevance import Relevance
 from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2
-from gps import record as gps_record
+from gps import record_writer as gps_record
 from tests.support.record_files import IDS, SUMMARY, TABLE, relevance_rows, write_csv, write_record
 
 

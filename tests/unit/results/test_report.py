@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from emulator.console.units import decimal, human_bytes, human_seconds, percent
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.results.report import write_report
-from emulator.results.report.page import write_page
+from emulator.results.report.run_page import write_page
 from emulator.results.report.style import shorten
 from fedstrata.errors import DataError, OutputError
-from fedstrata.page.relevance import mean_relevance, relevance_part, tree_of
+from fedstrata.page.relevance_drawing import mean_relevance, relevance_part, tree_of
 from tests.support.record_files import IDS, relevance_rows, write_record
 
 VOID = {"meta", "link"}

@@ -8,15 +8,15 @@ from rich.console import Console
 
 from emulator.estimates.check_times import Payloads, expected_times, print_times
 from emulator.results.compare import compare
-from emulator.results.record import RunRecord, load_record
-from emulator.results.report.page import document_of
+from emulator.results.read_record import RunRecord, load_record
+from emulator.results.report.run_page import document_of
 from emulator.results.report.style import COLOURS
 from emulator.results.report.virtual_time import metric_over_time
 from emulator.runs.progress import progress_line, status_fields
 from emulator.sweeps.file import sweep_of
-from emulator.sweeps.folder import records_of
-from emulator.sweeps.page import curves_of, write_results
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.sweep_folder import records_of
+from emulator.sweeps.sweep_page import curves_of, write_results
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.timeline import Parts, RunTimes, timeline_csv, virtual_summary

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.results.report import write_report
-from emulator.results.report.page import document_of
-from emulator.results.waits import MOST_LANES, parts_by_tier, picture
+from emulator.results.report.run_page import document_of
+from emulator.results.waits_chart import MOST_LANES, parts_by_tier, picture
 from fedstrata.errors import DataError
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.waits import waits_csv

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import fedstrata
 from emulator.results.compare import compare, show
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.results.weights import check_models, read_weights
 from fedstrata.errors import DataError
 from tests.support.record_files import write_models, write_record

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedstrata.process import sleeping
+from fedstrata.process import waiting
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleeping, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_PAUSE_S", 0.0)

@@ -10,7 +10,7 @@ from fedstrata.errors import ExcludedError, NotReadyError, PayloadError, RunStop
 from fedstrata.experiment import TierDeadline
 from fedstrata.methods import Moment, Question
 from fedstrata.rounds import Intake, Offer, OpenRound, ReceivedModel, RoundServer
-from fedstrata.rpc.answers import answer_to_proto, arrays_of
+from fedstrata.rpc.answer_messages import answer_to_proto, arrays_of
 from fedstrata.rules import Gathering
 from fedstrata.store import ModelInMemory
 from fedstrata.tensors import Layout

@@ -12,8 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import CHANNEL_OPTIONS
 from fedstrata.rpc.server import RpcServer
-from fedstrata.trust.files import GPS
 from fedstrata.trust.security import OPEN
+from fedstrata.trust.tls_files import GPS
 
 FOUND_S = 15.0  # gRPC by itself asks for a name only every 30 seconds
 ADDRESS_RECORD, INTERNET, IS_ANSWER = 1, 1, 0x8580

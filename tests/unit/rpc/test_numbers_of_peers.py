@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from emulator.runs.client import checked_status
+from emulator.runs.run_client import checked_status
 from fedstrata.errors import PayloadError
 from fedstrata.rounds.parent.report_checks import HeldOut, check_evaluation, check_lps_rounds, check_notes
 from fedstrata.rpc.payload import accepted_parts, payload_header

@@ -14,7 +14,7 @@ from fedstrata.clock.round_side import ChildClock
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.sleeping import ASKED_PER_S, CALL_S, HOLD_S, hold_s, payload_timeout_s
+from fedstrata.process.time_limits import ASKED_PER_S, CALL_S, HOLD_S, hold_s, payload_timeout_s
 from fedstrata.rpc.server import RpcServer, bounds
 from fedstrata.rpc.streamed import broken
 from fedstrata.trust.security import OPEN

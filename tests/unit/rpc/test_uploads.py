@@ -8,16 +8,16 @@ from typing import Any
 import grpc
 import pytest
 
-from fedstrata.clock.links import upload_wait
 from fedstrata.errors import StalledError
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.links.tier_links import upload_wait
 from fedstrata.process.metrics import LinkMeter
-from fedstrata.process.sleeping import payload_timeout_s
+from fedstrata.process.time_limits import payload_timeout_s
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.parent.child_calls import ChildStream
 from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import ERROR_KEY, RpcServer
-from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
+from fedstrata.rpc.upload_limit import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import answers_pb2, tensors_pb2

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from emulator.cluster import remote
-from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
+from emulator.cluster.release_objects import GpsAccess, InstalledRelease
 from emulator.commands.main import execute
 from emulator.console.browser import keep_page, show_page
 from emulator.runs.follow import Outcome

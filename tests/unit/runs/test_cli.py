@@ -17,7 +17,7 @@ from emulator.commands import main as cli
 from emulator.runs.progress import JsonLines, LiveTables, LogLines, drawn, progress_line, traffic
 from fedstrata.datasets import fashion_mnist
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.process.owned import Restart
+from fedstrata.process.child_processes import Restart
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from tests.support.two_tasks import TWO_TASKS

@@ -8,7 +8,7 @@ import pytest
 
 from emulator.commands import main as cli
 from emulator.results.output import unused_folder
-from emulator.shipped.examples import complete_experiment, examples, find_experiment
+from emulator.shipped.experiments import complete_experiment, examples, find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment
 

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
-from emulator.runs import client as client_module
 from emulator.runs import follow as follow_module
-from emulator.runs.client import RunClient
+from emulator.runs import run_client as client_module
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.incoming import ASIDE, IncomingRecord
+from emulator.runs.run_client import RunClient
 from fedstrata.errors import AddressError, DataError, OutputError, PayloadError, RunStoppedError
 from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb

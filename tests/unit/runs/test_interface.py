@@ -20,11 +20,11 @@ import pytest
 import fedstrata
 from emulator.console.interrupts import run_interruptibly
 from emulator.interface import SweepRecord
-from emulator.results.tables import table_of
+from emulator.results.columns import table_of
 from emulator.shipped import extras
 from emulator.sweeps.file import sweep_of
-from emulator.sweeps.folder import records_of
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.sweep_folder import records_of
 from fedstrata.errors import DataError, ExperimentError, MissingPackageError, OutputError
 from tests.support.record_files import IDS, ROUNDS, TABLE, write_models, write_record
 from tests.support.tiny_sweeps import write_run

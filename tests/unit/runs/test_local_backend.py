@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from emulator.local.local import LocalBackend
+from emulator.local.processes import LocalBackend
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.process.owned import ProcessSpec, Supervisor
+from fedstrata.process.child_processes import ProcessSpec, Supervisor
 from fedstrata.trust.security import OPEN, security_of
 from gps.__main__ import options_of_process
 

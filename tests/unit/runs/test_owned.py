@@ -18,12 +18,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from emulator.local import local
-from emulator.local.local import LocalBackend, device_ranges
+from emulator.local import processes
+from emulator.local.processes import LocalBackend, device_ranges
 from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, OutputError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.process import owned as module
-from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
+from fedstrata.process import child_processes as module
+from fedstrata.process.child_processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
 
 REPOSITORY = Path(__file__).parents[3]
 ENDPOINTS = {"grpc": "--listen"}
@@ -283,7 +283,7 @@ def test_children_do_not_outlive_an_emulator_that_is_killed(folder: Path) -> Non
     write_module("waits", LISTENS, "sys.stdin.read()\n")
     emulator = """
         import asyncio, pathlib
-        from fedstrata.process.owned import ProcessSpec, Supervisor
+        from fedstrata.process.child_processes import ProcessSpec, Supervisor
 
         async def main() -> None:
             supervisor = Supervisor(pathlib.Path("logs"), print)
@@ -373,7 +373,7 @@ async def test_a_run_whose_folder_is_gone_still_ends_its_processes(folder: Path)
 
 
 async def test_what_does_not_come_up_in_time_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "STARTUP_DEADLINE_S", 0.1)
+    monkeypatch.setattr(processes, "STARTUP_DEADLINE_S", 0.1)
     write_module("gps", "import sys\nsys.stdin.read()\n")
     async with backend(folder) as running:
         with pytest.raises(RunStoppedError, match=r"gps did not start within 0\.1 s"):

@@ -12,8 +12,8 @@ from emulator.commands.main import execute
 from emulator.runs.progress import JsonLines, LiveTables, LogLines, drawn, status_fields, waits_line
 from emulator.runs.run import make_display
 from emulator.runs.status_schema import status_schema
-from emulator.sweeps.progress import SweepBars, SweepLines
-from emulator.sweeps.progress import make_display as sweep_display
+from emulator.sweeps.sweep_progress import SweepBars, SweepLines
+from emulator.sweeps.sweep_progress import make_display as sweep_display
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.local.certificates import RunCertificates
+from emulator.local.run_certificates import RunCertificates
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.tls_files import TlsFiles
 
 SMALL = parse_experiment("{name: small, partition: {kind: iid, devices: 12, examples_per_device: 10}}")
 

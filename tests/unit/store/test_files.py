@@ -7,15 +7,15 @@ import pytest
 
 from fedstrata.errors import StateError
 from fedstrata.process.private_files import make_private
-from fedstrata.store import claim, files, write_aside
+from fedstrata.store import claim, whole_files, write_aside
 from gps.journal.journal import Journal
 
 
 def test_a_folder_that_another_holds_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "CLAIM_TRIES", 1)
-    monkeypatch.setattr(files, "CLAIM_PAUSE_S", 0.0)
+    monkeypatch.setattr(whole_files, "CLAIM_TRIES", 1)
+    monkeypatch.setattr(whole_files, "CLAIM_PAUSE_S", 0.0)
     locks: list[TextIO] = []
-    monkeypatch.setattr(files, "_CLAIMS", locks)
+    monkeypatch.setattr(whole_files, "_CLAIMS", locks)
     claim(tmp_path)
     with pytest.raises(StateError, match="is in use by another process"):
         claim(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.sweeps.folder import FolderState, state_of
+from emulator.sweeps.sweep_folder import FolderState, state_of
 from fedstrata.errors import ExperimentError, OutputError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
@@ -118,7 +118,7 @@ def test_a_sweep_refuses_a_completed_run_of_earlier_code_and_repeats_an_incomple
     assert state_of(folder, experiment()) is FolderState.HALF
     (home / "mine.py").write_text("x = 1\n")
     assert state_of(folder, experiment()) is FolderState.NEW
-    monkeypatch.setattr("emulator.sweeps.folder.completed_record", lambda _: "a record")
+    monkeypatch.setattr("emulator.sweeps.sweep_folder.completed_record", lambda _: "a record")
     with pytest.raises(OutputError, match=r"^mine.py changed after the run in .*run; restore"):
         state_of(folder, experiment())
 

@@ -12,7 +12,7 @@ import yaml
 
 from emulator.commands import main as cli
 from emulator.reproduce.bundle import opened
-from emulator.sweeps.folder import SWEEP
+from emulator.sweeps.sweep_folder import SWEEP
 from fedstrata.errors import DataError, FedstrataError
 
 BASE = {"name": "tiny", "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20}, "method": "fedavg"}

@@ -13,12 +13,12 @@ import yaml
 
 from emulator.commands import main as cli
 from emulator.reproduce.differences import differences
-from emulator.results.record import load_record
+from emulator.results.read_record import load_record
 from emulator.results.report import write_report
 from emulator.sweeps.file import load_sweep
-from emulator.sweeps.folder import SWEEP, records_of
-from emulator.sweeps.page import write_results
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.sweep_folder import SWEEP, records_of
+from emulator.sweeps.sweep_page import write_results
 from tests.support.record_files import ROUNDS, relevance_rows, write_models, write_record
 from tests.support.tiny_sweeps import BASE, write_run
 

@@ -8,15 +8,24 @@ import pytest
 import yaml
 
 from emulator.commands import main as cli
-from emulator.reproduce.page import ABOVE, BELOW, UNJUDGED, WITHIN, Compared, comparison_rows, section
+from emulator.reproduce.published import (
+    SECTION,
+    TABLES,
+    PublishedTable,
+    Value,
+    find_table,
+    load_table,
+    selected,
+    tables,
+)
 from emulator.reproduce.reproduce import ReproduceRequest, reproduce
-from emulator.reproduce.table import SECTION, TABLES, PublishedTable, Value, find_table, load_table, selected, tables
+from emulator.reproduce.table_page import ABOVE, BELOW, UNJUDGED, WITHIN, Compared, comparison_rows, section
 from emulator.sweeps.claims import is_locked, opened
 from emulator.sweeps.file import Place
-from emulator.sweeps.folder import records_of
-from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import Cost, SweepOutcome
+from emulator.sweeps.sweep_folder import records_of
+from emulator.sweeps.sweep_progress import QuietSweep
 from fedstrata.errors import ExperimentError
 from tests.support.record_files import write_record
 
@@ -91,7 +100,7 @@ def test_the_list_names_each_table_with_the_size_of_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table(tmp_path)
-    monkeypatch.setattr("emulator.reproduce.table.TABLES", tmp_path)
+    monkeypatch.setattr("emulator.reproduce.published.TABLES", tmp_path)
     assert cli.execute(["reproduce", "--list"]) == 0
     said = "tiny: 2 values, 8 runs of up to 10 rounds and 2 devices, mlp"
     assert said in capsys.readouterr().out.replace("\xa0", " ").splitlines()
@@ -187,7 +196,7 @@ def test_no_two_processes_write_the_pages_of_a_folder_at_once(tmp_path: Path, mo
         cost = Cost(runs=2, seconds=1.0, cpu_seconds=1.0, cores=1)
         return SweepOutcome(results=results(found, out / "tiny"), failures=(), cost=cost)
 
-    monkeypatch.setattr("emulator.reproduce.table.TABLES", tmp_path)
+    monkeypatch.setattr("emulator.reproduce.published.TABLES", tmp_path)
     monkeypatch.setattr("emulator.reproduce.reproduce.sweep", done)
     monkeypatch.setattr("emulator.reproduce.reproduce.write_results", lambda *_: free.append(is_free()))
     assert len(reproduce(ReproduceRequest(name="tiny", out=out), QuietSweep()).results.records) == 2

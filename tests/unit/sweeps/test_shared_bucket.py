@@ -25,9 +25,9 @@ from emulator.sweeps import sweep as sweep_module
 from emulator.sweeps.bucket import SharedBucket
 from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import SweepRun, sweep_of
-from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.store import RunClaim, SharedFolder
 from emulator.sweeps.sweep import SweepRequest
+from emulator.sweeps.sweep_progress import QuietSweep
 from fedstrata.errors import AddressError, ExperimentError, MissingPackageError, OutputError, RunStoppedError
 from tests.support.tiny_sweeps import BASE, write_run
 

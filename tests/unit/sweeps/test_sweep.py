@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
 from emulator.results.output import prepare_folder
+from emulator.results.over_seeds import MEAN
 from emulator.runs.incoming import ASIDE
 from emulator.sweeps import sweep as sweep_module
-from emulator.sweeps import tables
+from emulator.sweeps import text_tables
 from emulator.sweeps.claims import Claim, Failure, failures, opened
 from emulator.sweeps.file import Place, Sweep, SweepRun, sweep_of
-from emulator.sweeps.folder import SWEEP, FolderState, check_folder, clear, joined, records_of, state_of
-from emulator.sweeps.page import are_written, write_results
-from emulator.sweeps.progress import Pace, QuietSweep, SweepBars
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import Cost, SweepRequest
+from emulator.sweeps.sweep_folder import SWEEP, FolderState, check_folder, clear, joined, records_of, state_of
+from emulator.sweeps.sweep_page import are_written, write_results
+from emulator.sweeps.sweep_progress import Pace, QuietSweep, SweepBars
 from fedstrata.errors import OutputError, RunStoppedError
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import Metric
@@ -79,18 +79,18 @@ def test_differences_are_of_the_seeds_that_both_have(results: SweepResults) -> N
 
 def test_the_tables_say_the_numbers(results: SweepResults) -> None:
     assert results.measures == (ARI, MEAN, "bags")
-    assert tables.means(results) == (
+    assert text_tables.means(results) == (
         ["cell", "seeds", "ARI", "Mean %", "bags %"],
         [
             ["ours", "2", "1.00 ± 0.00", "86.0 ± 0.0", "75.0 ± 7.1"],
             ["plain", "3", "1.00 ± 0.00", "86.0 ± 0.0", "40.0 ± 26.5"],
         ],
     )
-    assert tables.differences(results) == (
+    assert text_tables.differences(results) == (
         ["cell", "ARI", "Mean %", "bags %"],
         [["ours", "+0.00 ± 0.00 (0/2)", "+0.0 ± 0.0 (0/2)", "+20.0 ± 14.1 (2/2)"]],
     )
-    assert "| ours | 2 | 1.00 ± 0.00 | 86.0 ± 0.0 | 75.0 ± 7.1 |\n" in tables.markdown(results)
+    assert "| ours | 2 | 1.00 ± 0.00 | 86.0 ± 0.0 | 75.0 ± 7.1 |\n" in text_tables.markdown(results)
 
 
 def test_the_csv_has_a_row_a_cell_and_measure_in_full(results: SweepResults) -> None:
@@ -111,7 +111,7 @@ def test_a_difference_is_to_the_baseline_in_the_same_setting(tmp_path: Path) -> 
         write_record(folder, seed=3, accuracy={"mean": mean}, task_accuracy=None, adjusted_rand_index=None)
     varied = sweep(vary=BATCHES)
     found = SweepResults(sweep=varied, records=records_of(tmp_path, varied))
-    head, rows = tables.differences(found)
+    head, rows = text_tables.differences(found)
     assert head == ["cell", "training.batch_size", "Mean %"]
     assert rows == [["ours", "8", "+10.0 (1/1)"], ["ours", "16", "−20.0 (0/1)"]]
 
@@ -233,8 +233,8 @@ def test_a_sweep_file_that_cannot_be_read_or_written_is_named(tmp_path: Path, mo
     (tmp_path / SWEEP).write_bytes(b"\xff\xfe")
     with pytest.raises(OutputError, match=r"sweep\.yaml is not a sweep file"), joined(tmp_path, sweep()):
         pass
-    monkeypatch.setattr("emulator.sweeps.folder.opened", lambda path: FullDisk(path.name))
-    monkeypatch.setattr("emulator.sweeps.folder.is_locked", lambda *_: True)
+    monkeypatch.setattr("emulator.sweeps.sweep_folder.opened", lambda path: FullDisk(path.name))
+    monkeypatch.setattr("emulator.sweeps.sweep_folder.is_locked", lambda *_: True)
     with pytest.raises(OutputError, match=r"cannot write sweep\.yaml: No space"), joined(tmp_path, sweep()):
         pass
 
@@ -395,8 +395,8 @@ def test_runs_may_begin_and_end_while_a_thread_draws(monkeypatch: pytest.MonkeyP
         return fmean(seconds)
 
     begun: set[Path] = set()
-    monkeypatch.setattr("emulator.sweeps.progress.progress_line", line)
-    monkeypatch.setattr("emulator.sweeps.progress.fmean", mean)
+    monkeypatch.setattr("emulator.sweeps.sweep_progress.progress_line", line)
+    monkeypatch.setattr("emulator.sweeps.sweep_progress.fmean", mean)
     live = bars.open(pace)
     bars.show(one, pb.RunStatus())
     pace.began(one)

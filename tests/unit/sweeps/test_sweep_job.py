@@ -28,8 +28,8 @@ from emulator.sweep_jobs.refusals import check
 from emulator.sweep_jobs.storage import ClaimStorage
 from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, sweep_of
-from emulator.sweeps.progress import QuietSweep
 from emulator.sweeps.store import SharedFolder
+from emulator.sweeps.sweep_progress import QuietSweep
 from fedstrata.errors import AccountError, AddressError, ExperimentError, PayloadError, RunStoppedError
 from tests.support.tiny_sweeps import BASE, claim_of, write_run
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import StateError
 from fedstrata.experiment.sections import AdamSettings, MomentumSettings, NoOptimiserSettings
-from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
+from fedstrata.optimisers.server_optimisers import ServerOptimiser, server_optimiser
 from fedstrata.tensors import Flat
 
 NONE = NoOptimiserSettings(name="none")

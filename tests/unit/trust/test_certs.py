@@ -12,17 +12,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from emulator import certs as work
-from emulator.cluster.certificates import ReleaseCertificates
 from emulator.cluster.release import Release
+from emulator.cluster.release_certificates import ReleaseCertificates
 from emulator.commands import certs as commands
 from emulator.commands.main import execute
 from fedstrata.errors import EXIT_RUN_FAILED, CertificateError
 from fedstrata.store import claimed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.certificates import dns_names
-from fedstrata.trust.files import Revoked, TlsFiles
 from fedstrata.trust.names import CERTIFICATE_DAYS, Name
 from fedstrata.trust.security import security_of
+from fedstrata.trust.tls_files import Revoked, TlsFiles
 from tests.support.kept_secrets import Kept
 
 
@@ -306,8 +306,8 @@ def test_the_list_is_beside_all_certificates_of_a_folder_and_those_issued_later(
 
 def test_one_command_at_a_time_reads_and_writes_the_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried, places = list[int](), work._places
-    monkeypatch.setattr("fedstrata.store.files.CLAIM_TRIES", 1)
-    monkeypatch.setattr("fedstrata.store.files.CLAIM_PAUSE_S", 0)
+    monkeypatch.setattr("fedstrata.store.whole_files.CLAIM_TRIES", 1)
+    monkeypatch.setattr("fedstrata.store.whole_files.CLAIM_PAUSE_S", 0)
 
     def meanwhile(found: Path) -> list[Path]:
         monkeypatch.setattr("emulator.certs._places", places)
@@ -324,8 +324,8 @@ def test_one_command_at_a_time_reads_and_writes_the_list(folder: Path, monkeypat
 def test_one_renewal_at_a_time_writes_a_key_and_its_certificate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert certs(folder, "issue", "gps") == 0
     tried, write = list[int](), work.write_private
-    monkeypatch.setattr("fedstrata.store.files.CLAIM_TRIES", 1)
-    monkeypatch.setattr("fedstrata.store.files.CLAIM_PAUSE_S", 0)
+    monkeypatch.setattr("fedstrata.store.whole_files.CLAIM_TRIES", 1)
+    monkeypatch.setattr("fedstrata.store.whole_files.CLAIM_PAUSE_S", 0)
 
     def meanwhile(place: Path, files: dict[str, bytes]) -> None:
         monkeypatch.setattr("emulator.certs.write_private", write)
@@ -370,8 +370,8 @@ def test_what_a_command_has_checked_stays_until_it_has_written(
         assert certs(folder, "renew", "--authority", "new") == 0
         assert certs(folder, "renew") == 0
     tried, taken = list[int](), getattr(work, step)
-    monkeypatch.setattr("fedstrata.store.files.CLAIM_TRIES", 1)
-    monkeypatch.setattr("fedstrata.store.files.CLAIM_PAUSE_S", 0)
+    monkeypatch.setattr("fedstrata.store.whole_files.CLAIM_TRIES", 1)
+    monkeypatch.setattr("fedstrata.store.whole_files.CLAIM_PAUSE_S", 0)
 
     def with_another(*args: object, **options: object) -> object:
         monkeypatch.setattr(work, step, taken)

@@ -16,12 +16,12 @@ from fedstrata.errors import NotAllowedError, OutdatedError, TooManyCallsError
 from fedstrata.rpc.client import PASSING
 from fedstrata.rpc.counting import METHODS
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.call_table import TABLE
 from fedstrata.trust.guard import RECENT_S, Caller, Guard, Lookout, Outdated
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.rate_limits import Shares
 from fedstrata.trust.security import TlsSecurity
-from fedstrata.trust.table import TABLE
+from fedstrata.trust.tls_files import TlsFiles
 from fedstrata.v1 import rounds_pb2
 from tests.support.guarded_server import (
     ALL,

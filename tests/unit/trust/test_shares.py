@@ -15,9 +15,9 @@ from fedstrata.errors import TooManyCallsError
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.client import PASSING
 from fedstrata.trust.authority import Authority
+from fedstrata.trust.call_table import MOST_ASKED_BYTES
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.rate_limits import IDENTITIES_REMEMBERED, READ_AT_ONCE, Shares
-from fedstrata.trust.table import MOST_ASKED_BYTES
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.guarded_server import CALLERS, Served, called, said_by
 

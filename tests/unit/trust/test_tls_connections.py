@@ -20,9 +20,9 @@ from fedstrata.rpc.server import RpcServer
 from fedstrata.trust import diagnosis
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
+from fedstrata.trust.tls_files import TlsFiles
 from tests.support.made_certificates import made, unchecked
 from tests.support.ports import kept_address
 

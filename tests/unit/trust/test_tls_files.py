@@ -16,9 +16,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedstrata.errors import CertificateError
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import MOST_BYTES, Revoked, TlsFiles
 from fedstrata.trust.names import Name, NameSet, Peer, Role, check_domain, device_names
 from fedstrata.trust.security import TlsSecurity
+from fedstrata.trust.tls_files import MOST_BYTES, Revoked, TlsFiles
 from tests.support.made_certificates import Made, made
 
 DEVICE, OTHER, GPS = Name("device", "device-000"), Name("device", "device-001"), Name("gps")
@@ -412,7 +412,7 @@ def test_files_that_failed_are_read_again_a_minute_later_and_told_of_once(
     files: TlsFiles, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, read = time.monotonic(), Path.read_bytes
-    monkeypatch.setattr("fedstrata.trust.files.time.monotonic", lambda: clock)
+    monkeypatch.setattr("fedstrata.trust.tls_files.time.monotonic", lambda: clock)
 
     def failing(path: Path) -> bytes:
         raise OSError(24, "Too many open files", str(path))

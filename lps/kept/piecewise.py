@@ -1,0 +1,48 @@
+"""Models that are computed piece by piece, so that no whole model is in memory."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedstrata.optimisers.server_optimisers import Move
+from fedstrata.optimisers.state_files import OptimiserFiles
+from fedstrata.rules import Total
+from fedstrata.store import AnyModel
+from fedstrata.store.model_file import pieces_of
+from fedstrata.tensors import Flat
+
+
+def moves(model: AnyModel, total: Total, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
+    """Yield, for each piece of the model, the piece's values, the mean update of an LPS round, and the optimiser's
+    state.
+    """
+    for start, stop in pieces_of(model.layout.size):
+        state = optimiser.at(lps_round, model.layout, start, stop)
+        yield model.read(start, stop), total.mean(start, stop), state
+
+
+def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:
+    """Return trained minus received weights of the shared layers, which are at `places` in both models. Only the result
+    is wholly in memory.
+    """
+    difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
+    filled = 0
+    for place in places:
+        for start, stop in pieces_of(place.stop - place.start):
+            a, b = place.start + start, place.start + stop
+            difference[filled : filled + stop - start] = local.read(a, b) - base.read(a, b)
+            filled += stop - start
+    return difference
+
+
+def spliced(local: AnyModel, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
+    """Yield the local model piece by piece. The layers at `places` are replaced by `shared`."""
+    position, taken = 0, 0
+    for place in places:
+        for start, stop in pieces_of(place.start - position):
+            yield local.read(position + start, position + stop)
+        size = place.stop - place.start
+        yield shared[taken : taken + size]
+        position, taken = place.stop, taken + size
+    for start, stop in pieces_of(local.layout.size - position):
+        yield local.read(position + start, position + stop)

@@ -10,7 +10,7 @@ from statistics import median
 from device.training import TrainingJob, limit_threads, train
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
@@ -39,7 +39,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
     Raises:
         FedstrataError: there is no such device, or its data or model is not available.
     """
-    are_elsewhere = isinstance(experiment.partition, LocalPartition)
+    are_elsewhere = experiment.partition.is_local
     if are_elsewhere:
         raise ExperimentError("partition.kind local: the data are on the boards; give an experiment with a data set")
     limit_threads()

@@ -7,6 +7,7 @@ editors.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods import registry as methods_known
 from fedstrata.methods.registry import method_class
+from fedstrata.partitions.registry import partition_schema, partition_settings
 from fedstrata.process.regular_files import check_regular
 from fedstrata.rules.registry import RULES, aggregation_settings
 from fedstrata.store.named_files import sha256_of
@@ -90,6 +92,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
         document["seed"] = seed
     try:
         own = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
+        if "partition" in document:
+            own["partition"] = partition_settings(document["partition"])
         if "aggregation" in document:
             own["aggregation"] = aggregation_settings(document["aggregation"])
         experiment = Experiment.model_validate({**document, **own})
@@ -122,7 +126,10 @@ def _plain_schema() -> dict[str, Any]:
     """Return the JSON Schema in which error messages look up keys. It takes 60 ms to make: too long for each
     refused file of a sweep or a search.
     """
-    return Experiment.model_json_schema(by_alias=True)
+    schema = Experiment.model_json_schema(by_alias=True)
+    found = partition_schema()
+    schema["$defs"] |= found.pop("$defs") | {"PartitionSettings": found}
+    return schema
 
 
 def _with_files_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -244,7 +251,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 def experiment_schema() -> dict[str, Any]:
     """Return the JSON Schema of the experiment file for editors, with each method's own options."""
-    schema = Experiment.model_json_schema(by_alias=True)
+    schema = deepcopy(_plain_schema())
     schema["required"].remove("method")  # a file without `method` uses the default method
     definitions = schema["$defs"]
     methods = {name: method_class(name).Options for name in methods_known.NAMES}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from emulator.local.processes import device_ranges
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.partition import LocalPartition
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.board_keys import public_key_of
@@ -73,7 +72,7 @@ def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: in
         ExperimentError: a board is unknown, no board is online, or `most_boards` allows fewer boards than have data.
     """
     known = {state.board.name: state.board for state in fleet.boards}
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         ids = experiment.device_ids()
         if missing := [name for name in ids if name not in known]:
             raise ExperimentError(

@@ -11,7 +11,6 @@ from emulator.cluster.release import Release
 from emulator.cluster.secrets import KubernetesSecrets
 from fedstrata.errors import CertificateError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.partition import LocalPartition
 from fedstrata.trust.authority import Authority, Issued, server_names
 from fedstrata.trust.certificates import dns_names
 from fedstrata.trust.names import Name, device_names
@@ -232,7 +231,7 @@ def holders_of(values: Mapping[str, Any], experiment: Experiment) -> dict[str, l
 
 def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
     ids, per_pod = experiment.device_ids(), int(device["devicesPerPod"])
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         return {f"device-{one}": [Name("device", one)] for one in ids} if device["kind"] == "DaemonSet" else {}
     hosted = range(0, len(ids) - int(device["external"]), per_pod)
     return {f"device-{pod}": device_names(ids[first : first + per_pod]) for pod, first in enumerate(hosted)}

@@ -15,13 +15,14 @@ from emulator.estimates.sizing import are_examples_guessed, device_memory, examp
 from emulator.results.labels import drift_said
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
-from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.experiment.sections import AggregationSettings
 from fedstrata.methods import Method, Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
+from fedstrata.partitions.tasks import TaskPartition
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.answer_messages import largest_bytes
@@ -135,7 +136,7 @@ def check_data(experiment: Experiment) -> Dataset | None:
         ExperimentError: a built-in model does not accept the inputs, or too few devices can meet a deadline.
     """
     # With a local partition only the devices have the data.
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         return None
     dataset = load_dataset(experiment.data, experiment.seed)
     check_fit(experiment, dataset)

@@ -20,7 +20,6 @@ from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
-from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.quantities import DURATION, RATE, written_devices
 from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Moment, make_method
@@ -238,7 +237,7 @@ def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
 def print_times(experiment: Experiment, payloads: Payloads, console: Console) -> None:
     """Print the links of devices and LPSs, and the expected time of each part of a round."""
     console.print(_link_table(experiment))
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         return  # only the devices know how many examples they have
     expected = expected_times(experiment, payloads)
     table = plain_table("expected time", numbers=[*PARTS, "round"])

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedstrata.datasets import Dataset, Examples, dataset_info
 from fedstrata.datasets.rows import Rows
 from fedstrata.experiment import Experiment, SyntheticSettings
-from fedstrata.experiment.partition import LocalPartition
 from fedstrata.methods import Moment, make_method
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import example_counts, held_out_counts
@@ -114,7 +113,7 @@ def _data_set_bytes(experiment: Experiment, dataset: Dataset | None, elements: i
         whole = {id(array): array for part in (dataset.train, dataset.test) for array in map(_whole, _arrays(part))}
         return sum(array.nbytes for array in whole.values() if not isinstance(array, np.memmap))
     examples = examples_of_a_device(experiment)
-    if not isinstance(experiment.partition, LocalPartition):
+    if not experiment.partition.is_local:
         examples = min(experiment.device_count * examples, SHARED_EXAMPLES)
     return examples * elements * 4
 

@@ -8,7 +8,7 @@ from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.datasets.loading import PUBLISHED
 from fedstrata.datasets.published import Published, fetch_all, find_folder
 from fedstrata.errors import DataError, PluginError
-from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment import Experiment
 
 SCIKIT_LEARN, DRAWN = "digits", ("fcube", "synthetic")
 
@@ -17,7 +17,7 @@ def dataset_here(experiment: Experiment) -> Dataset | None:
     """Return the data set of an experiment. If it is not on this machine, return None, and do not download it. If each
     device has its own data set (partition `local`), return None.
     """
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         return None
     try:
         return load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)

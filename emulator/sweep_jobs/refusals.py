@@ -15,7 +15,6 @@ from emulator.sweeps.check_runs import check_runs
 from emulator.sweeps.file import Sweep, SweepRun
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError
-from fedstrata.experiment import LocalPartition
 from fedstrata.experiment.file_keys import FILE_KEYS
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
@@ -68,7 +67,7 @@ def _check_files(run: SweepRun, modules: set[str] | None) -> None:
     the user's own code that pods get. If it is None, any module is allowed, because the user's image may have it.
     """
     experiment = run.experiment
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         raise ExperimentError(f"{run.label}: partition.kind local is for boards; pods have no data of their own")
     if experiment.data.folder is not None:
         raise ExperimentError(

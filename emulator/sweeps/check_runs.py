@@ -7,7 +7,7 @@ from emulator.sweeps.file import Place, SweepRun
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.datasets.examples import Dataset
 from fedstrata.errors import FedstrataError
-from fedstrata.experiment import DataSettings, Experiment, LocalPartition
+from fedstrata.experiment import DataSettings, Experiment
 from fedstrata.methods import make_method
 from fedstrata.streams.streams import streams_of
 
@@ -32,7 +32,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -> None:
     """Check that the data can be divided among the devices, and that models and deadlines fit them."""
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         return
     data = experiment.data.drawn(experiment.seed)
     if data not in datasets:

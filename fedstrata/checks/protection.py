@@ -9,12 +9,12 @@ from collections.abc import Collection
 from fedstrata.clock.device_times import Homes
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import MOST_MASKED, ProfilePrivacy
 from fedstrata.experiment.quantities import DURATION
 from fedstrata.methods import Method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.methods.profiles.private_profiles import check_enough
+from fedstrata.partitions import Partition
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 from fedstrata.streams.homes import home_of, homes_of
 from fedstrata.tensors.exact_sum import largest_value
@@ -116,7 +116,7 @@ def _check_reach(experiment: Experiment, budget: UpdateBudget) -> None:
 
 def _check_profiles(experiment: Experiment, settings: ProfilePrivacy) -> None:
     partition = experiment.partition
-    if isinstance(partition, LocalPartition) or partition.least_examples is None:
+    if not isinstance(partition, Partition) or partition.least_examples is None:
         return  # the sizes are not known here: each device checks its own number of examples
     least = partition.least_examples
     if partition.test_share is not None:

@@ -6,10 +6,10 @@ from fedstrata.clock.device_times import Homes, Presence
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.experiment.links import check_link
-from fedstrata.experiment.partition import NaturalPartition
 from fedstrata.experiment.schedule import SetLink
 from fedstrata.links.tier_links import ScheduledLinks
 from fedstrata.methods import Method, Moment
+from fedstrata.partitions.natural import NaturalPartition
 from fedstrata.streams.homes import are_placed_by_index, home_of, homes_of, lps_known
 
 

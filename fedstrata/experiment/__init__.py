@@ -2,19 +2,7 @@
 
 from fedstrata.experiment.experiment import Experiment
 from fedstrata.experiment.links import ComputeSettings, Links, LinkSettings
-from fedstrata.experiment.partition import (
-    DirichletPartition,
-    GivenPartition,
-    Group,
-    GroupPartition,
-    IidPartition,
-    LocalPartition,
-    NaturalPartition,
-    Partition,
-    PublicSettings,
-    Task,
-    TaskPartition,
-)
+from fedstrata.experiment.partition import PartitionSettings, PublicSettings
 from fedstrata.experiment.sections import (
     DATASETS,
     MODELS,
@@ -39,26 +27,17 @@ __all__ = [
     "ComputeSettings",
     "DataSettings",
     "Deadlines",
-    "DirichletPartition",
     "Encoding",
     "Experiment",
-    "GivenPartition",
-    "Group",
-    "GroupPartition",
-    "IidPartition",
     "LinkSettings",
     "Links",
     "LocalOptimiserSettings",
-    "LocalPartition",
     "MethodSettings",
     "ModelSettings",
-    "NaturalPartition",
-    "Partition",
+    "PartitionSettings",
     "PublicSettings",
     "SgdSettings",
     "SyntheticSettings",
-    "Task",
-    "TaskPartition",
     "TierDeadline",
     "TopologySettings",
     "TrainingSettings",

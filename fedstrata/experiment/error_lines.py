@@ -120,11 +120,12 @@ def in_plain_words(message: str) -> str:
 
 
 class Chosen(NamedTuple):
-    """Hold a key that can have several forms, such as `partition`, with the form that the file chose, and the schema of
-    this form.
+    """Hold a key that can have several forms, such as `partition`. The key `tag`, such as `kind`, names the form, and
+    the file chose `form`.
     """
 
     key: str
+    tag: str
     form: str
     schema: Schema
 
@@ -137,10 +138,11 @@ def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | 
     chosen, node = None, schema
     for part in place:
         node = _resolved(node, schema)
-        forms = node.get("discriminator", {}).get("mapping", {})
+        discriminator = node.get("discriminator", {})
+        forms, tag = discriminator.get("mapping", {}), discriminator.get("propertyName", "")
         if part in forms:
             node = _resolved({"$ref": forms[part]}, schema)
-            chosen = Chosen(".".join(map(str, kept)), str(part), node)
+            chosen = Chosen(".".join(map(str, kept)), tag, str(part), node)
             continue
         kept.append(part)
         node = node.get("items", NONE) if isinstance(part, int) else node.get("properties", {}).get(part, NONE)
@@ -174,18 +176,13 @@ def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
     known = list(dict.fromkeys(_keys(schema, schema)))
     if chosen is None:
         return f"unknown key; {_near(key, known)}fedstrata schema prints all keys"
-    plain, form = re.sub(r"\.\d+", ".N", key), f"{_discriminator(chosen)} {chosen.form}"
+    plain, form = re.sub(r"\.\d+", ".N", key), f"{chosen.tag} {chosen.form}"
     fault = f"not a key of {form}" if plain in known else "unknown key"
     own = list(dict.fromkeys(_keys(chosen.schema, schema, f"{chosen.key}.")))
     section = plain.rpartition(".")[0]
     here = [path.rpartition(".")[2] for path in own if path.rpartition(".")[0] == section]
     has = f"{form if section == chosen.key else section} has the keys {_listed(here, 'and')}; " if here else ""
     return f"{fault}; {_near(key, own) or has}fedstrata schema prints all keys"
-
-
-def _discriminator(chosen: Chosen) -> str:
-    """Return the key that names the form, such as `kind`."""
-    return next(str(name) for name, field in chosen.schema["properties"].items() if field.get("const") == chosen.form)
 
 
 def _near(key: str, known: Sequence[str]) -> str:

@@ -17,13 +17,7 @@ from fedstrata.experiment.energy import EnergySettings
 from fedstrata.experiment.faults import Fault, KillFault, PauseFault
 from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_known
 from fedstrata.experiment.newcomers import NewcomerSettings
-from fedstrata.experiment.partition import (
-    LocalPartition,
-    NaturalPartition,
-    Partition,
-    PublicSettings,
-    without_path,
-)
+from fedstrata.experiment.partition import PartitionSettings, PublicSettings
 from fedstrata.experiment.privacy import PrivacySettings, SecureAggregation
 from fedstrata.experiment.schedule import Entries
 from fedstrata.experiment.sections import (
@@ -55,7 +49,7 @@ class Experiment(Settings):
     """Number that determines all random draws of the run."""
     data: DataSettings = DataSettings()
     """The data set."""
-    partition: Partition
+    partition: SerializeAsAny[PartitionSettings]
     """Division of the examples among devices; each kind of partition has its own keys."""
     model: ModelSettings = ModelSettings()
     """The model and its shared layers."""
@@ -113,7 +107,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:
-        if isinstance(self.partition, LocalPartition) and self.data.name != "folder":
+        if self.partition.is_local and self.data.name != "folder":
             raise ValueError(
                 "partition.kind local needs data.name folder, because each device has its own folder; set both"
             )
@@ -170,14 +164,14 @@ class Experiment(Settings):
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
-        """Return the device ids in index order. They are the names that a partition of kind `local` or `natural` gives.
-        Without such names they are `device-000` and so on.
+        """Return the device ids in index order. They are the ids that the partition gives. If it gives none, they are
+        `device-000` and so on.
         """
         return list(self._ids)
 
     @cached_property
     def _ids(self) -> tuple[str, ...]:
-        if isinstance(self.partition, LocalPartition | NaturalPartition) and self.partition.names:
+        if self.partition.device_ids:
             return self.partition.device_ids
         width = max(3, len(str(self.device_count - 1)))
         return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))
@@ -204,7 +198,7 @@ class Experiment(Settings):
         """The settings of the public examples, which no device owns. They are None if the experiment has no public
         examples.
         """
-        return None if isinstance(self.partition, LocalPartition) else self.partition.public
+        return self.partition.public_examples
 
     def to_yaml(self) -> str:
         """Return the resolved experiment file as YAML: every key with its value, in a fixed order."""
@@ -264,7 +258,7 @@ def _that_decides(experiment: Experiment) -> dict[str, Any]:
         del resolved["training"]["last_batch"]
     if experiment.training.evaluate_all_every is None:
         del resolved["training"]["evaluate_all_every"]
-    resolved["partition"] = without_path(resolved["partition"])
+    resolved["partition"] = experiment.partition.of_digest()
     updates = experiment.privacy.updates if experiment.privacy is not None else None
     sets_noise = updates is not None and updates.covers == "sum"  # then min_devices decides how much
     if experiment.secure_aggregation is None or (experiment.clock == "none" and not sets_noise):

@@ -19,15 +19,14 @@ Chosen = TypeVar("Chosen", bound=Settings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Registry(Generic[Kind, Chosen]):
+class Classes(Generic[Kind]):
     """Hold the built-in classes of one section, such as `method`, and load classes of the user."""
 
     section: str
     base: type[Kind]
-    options: type[Chosen]
-    default: str
     known: Mapping[str, str]  # by name `module:Class`; the module is imported when the name is first used
     elsewhere: Mapping[str, str] = field(default_factory=dict)  # hints for names that other sections of the file set
+    tag: str = "name"  # key of the section that names the class
 
     def kind(self, name: str, key: str = "") -> type[Kind]:
         """Return the built-in class with this name or, for `module:Class`, the user's own class. `key` is the key of
@@ -44,19 +43,24 @@ class Registry(Generic[Kind, Chosen]):
         what = self.section
         if not PLUGIN.match(name):
             if (hint := self.elsewhere.get(plain_name(name))) is not None:
-                raise ExperimentError(f"{what}.name: no {what} is called {name!r:.80}; {hint}")
+                raise ExperimentError(f"{what}.{self.tag}: no {what} is called {name!r:.80}; {hint}")
             raise ExperimentError(
-                f"{key or what}.name: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
+                f"{key or what}.{self.tag}: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
                 f"{', '.join(self.known)}, or your own as module:Class"
             )
         own: Any = load_plugin(name, what)
         room = f"fedstrata.{what}s"
         if not (isinstance(own, type) and issubclass(own, self.base)):
             raise PluginError(f"{what} {name} must be a subclass of {room}.{self.base.__name__}, not {own!r:.80}")
-        options: Any = getattr(own, "Options", None)
-        if not (isinstance(options, type) and issubclass(options, self.options)):
-            raise PluginError(f"{what} {name}: Options must be a subclass of {room}.{self.options.__name__}")
         return own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registry(Classes[Kind], Generic[Kind, Chosen]):
+    """Hold the classes of one section, which have options."""
+
+    options: type[Chosen]
+    default: str
 
     def settings(self, section: Any, key: str = "") -> Chosen:
         """Check a section (a name, a mapping, or None for the default name) and return its settings. For `key`, see
@@ -76,6 +80,10 @@ class Registry(Generic[Kind, Chosen]):
             )
         section = {"name": self.default, **section}
         kind: Any = self.kind(str(section["name"]), key)
+        options = getattr(kind, "Options", None)
+        if not (isinstance(options, type) and issubclass(options, self.options)):
+            of = f"fedstrata.{self.section}s.{self.options.__name__}"
+            raise PluginError(f"{self.section} {section['name']}: Options must be a subclass of {of}")
         known = ", ".join(sorted(set(kind.Options.model_fields) - {"name"})) or "none"
         try:
             checked: Chosen = kind.Options.model_validate(section)

@@ -1,7 +1,9 @@
-"""Partitions: which examples each device owns (`owned`). The modules `tasks`, `groups`, `draws` and `found` implement
-the kinds of partition. The module `set_aside` chooses public examples, and a part of each device's examples for tests.
+"""Partitions: which examples each device owns (`owned`). Each kind of partition has a module (`registry`). The module
+`set_aside` chooses public examples, and a part of each device's examples for tests.
 """
 
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.base import Partition
 from fedstrata.partitions.owned import (
     DeviceData,
     PublicData,
@@ -12,14 +14,19 @@ from fedstrata.partitions.owned import (
     label_drift,
     public_data,
 )
+from fedstrata.partitions.stock import kinds_of, tests_like
 
 __all__ = [
+    "Assignment",
     "DeviceData",
+    "Partition",
     "PublicData",
     "check_partition",
     "device_data",
     "example_counts",
     "held_out_counts",
+    "kinds_of",
     "label_drift",
     "public_data",
+    "tests_like",
 ]

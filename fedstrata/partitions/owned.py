@@ -14,24 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.partition import (
-    DirichletPartition,
-    GivenPartition,
-    GroupPartition,
-    IidPartition,
-    LocalPartition,
-    NaturalPartition,
-    Partition,
-    TaskPartition,
-)
+from fedstrata.experiment.sections import PLUGIN
 from fedstrata.partitions.assignment import Assignment
-from fedstrata.partitions.draws import alike, by_dirichlet
-from fedstrata.partitions.found import as_given, by_column
-from fedstrata.partitions.groups import by_group
+from fedstrata.partitions.base import Partition
+from fedstrata.partitions.local_data import LocalPartition
 from fedstrata.partitions.set_aside import own_tests, with_set_aside
-from fedstrata.partitions.tasks import by_task
+from fedstrata.partitions.stock import no_indices
+from fedstrata.plugins import or_failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +94,7 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
         DataError: devices leave fewer examples than the public set needs.
     """
     partition = experiment.partition
-    if isinstance(partition, LocalPartition) or partition.public is None:
+    if not isinstance(partition, Partition) or partition.public is None:
         raise ExperimentError("there are no public examples; set their number in partition.public.examples")
     part = dataset.train if partition.public.source == "train" else dataset.test
     if part.more:
@@ -139,7 +130,7 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
         FedstrataError: the errors of `device_data`.
         DataError: a device has more training examples than `bounds.max_examples`.
     """
-    if isinstance(experiment.partition, LocalPartition):
+    if experiment.partition.is_local:
         return
     counts, most = example_counts(experiment, dataset), experiment.most_examples
     if max(counts) > most:
@@ -154,29 +145,39 @@ def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
     together with the data set.
     """
     partition, seed = experiment.partition, experiment.seed
-    if isinstance(partition, LocalPartition):
+    if not isinstance(partition, Partition):
         raise ExperimentError("partition.kind local: each device has its own data set, so no data set is divided")
     known = _assignments.setdefault(dataset, {})
     if (partition, seed) not in known:
-        known[partition, seed] = with_set_aside(_split(partition, dataset, seed), partition, dataset, seed)
+        known[partition, seed] = with_set_aside(_divided(partition, dataset, seed), partition, dataset, seed)
     return known[partition, seed]
 
 
-def _split(
-    partition: TaskPartition | GroupPartition | DirichletPartition | NaturalPartition | GivenPartition | IidPartition,
-    dataset: Dataset,
-    seed: int,
-) -> Assignment:
-    match partition:
-        case TaskPartition():
-            return by_task(partition, dataset, seed)
-        case GroupPartition():
-            return by_group(partition, dataset, seed)
-        case DirichletPartition():
-            return by_dirichlet(partition, dataset, seed)
-        case NaturalPartition():
-            return by_column(partition, dataset, seed)
-        case GivenPartition():
-            return as_given(partition, dataset, seed)
-        case IidPartition():
-            return alike(partition, dataset, seed)
+def _divided(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+    """Return the assignment of a partition. Raises PluginError if a partition of the user fails, or returns an
+    assignment that is not possible.
+    """
+    if not PLUGIN.match(partition.kind):
+        return partition.divide(dataset, seed)
+    with or_failed(f"partition {partition.kind} failed in divide:", partition):
+        found = partition.divide(dataset, seed)
+        is_possible = _is_possible(found, partition.device_count, dataset)
+    if not is_possible:
+        raise PluginError(
+            f"partition {partition.kind}: divide must give each of the {partition.device_count} devices at least one "
+            f"of the training examples 0 to {len(dataset.train) - 1}, none to two devices, and existing tests"
+        )
+    return found
+
+
+def _is_possible(found: Assignment, devices: int, dataset: Dataset) -> bool:
+    """Return whether each device has training examples of its own, and all examples exist."""
+    owned, tests = (np.concatenate([*part, no_indices()]) for part in (found.train, found.test))
+    of_tests = dataset.train if found.tests_on_training_data else dataset.test
+    return (
+        len(found.train) == len(found.test) == devices
+        and all(map(len, found.train))
+        and len(np.unique(owned)) == len(owned)
+        and bool(np.isin(owned, np.arange(len(dataset.train))).all())
+        and bool(np.isin(tests, np.arange(len(of_tests))).all())
+    )

@@ -8,11 +8,11 @@ import numpy as np
 
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment.partition import LocalPartition, NaturalPartition, PublicSettings, SplitPartition
+from fedstrata.experiment.partition import PublicSettings
 from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.base import Partition
+from fedstrata.partitions.local_data import LocalPartition
 from fedstrata.partitions.stock import (
-    HELD_OUT,
-    PUBLIC,
     Counts,
     Indices,
     Kinds,
@@ -22,8 +22,11 @@ from fedstrata.partitions.stock import (
     no_indices,
 )
 
+# Purposes of random draws: HELD_OUT with the index of a device, PUBLIC with the index of a label.
+HELD_OUT, PUBLIC = 0x67726F05, 0x67726F06
 
-def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
+
+def with_set_aside(split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
     """Choose public examples, and test examples from the devices' own data, if the partition asks for them. Return the
     new split.
 
@@ -72,7 +75,7 @@ def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, 
     return replace(split, public=found, test=tests, tests_on_training_data=public.source == "train")
 
 
-def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> Assignment:
+def _with_own_tests(split: Assignment, partition: Partition, seed: int) -> Assignment:
     """Return the split in which a share of each device's examples is its test data."""
     parts = [own_tests(partition, indices, seed, device) for device, indices in enumerate(split.train)]
     train, test = ([part[place] for part in parts] for place in (0, 1))
@@ -80,7 +83,7 @@ def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> 
 
 
 def own_tests(
-    partition: SplitPartition | LocalPartition, indices: Indices, seed: int, device: int
+    partition: Partition | LocalPartition, indices: Indices, seed: int, device: int
 ) -> tuple[Indices, Indices]:
     """Divide a device's examples into training and test examples, and return both. `partition.test_share` gives the
     share for tests, rounded to a whole number of examples.
@@ -94,7 +97,7 @@ def own_tests(
         is_lone = len(indices) == 1
         counted = "only example" if is_lone else f"{len(indices)} examples"
         advice = "give the device at least 2, or leave it out" if is_lone else "change test_share, or give it more"
-        ids = partition.device_ids if isinstance(partition, NaturalPartition | LocalPartition) else ()
+        ids = partition.device_ids
         raise DataError(
             f"partition.test_share {share:g} of the {counted} of device {ids[device] if ids else device} leaves "
             f"{len(indices) - held_out} to train on and {held_out} to test on; {advice}"

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.datasets.turning import check_rotation, turned
-from fedstrata.errors import ExperimentError
-from fedstrata.experiment.partition import Group
-from fedstrata.partitions.stock import LABEL_PERMUTATION
+from fedstrata.datasets import Examples
+from fedstrata.datasets.turning import turned
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,36 +34,3 @@ class Shift:
         if self.new_labels is not None:
             examples = examples.with_labels(self.new_labels[examples.labels])
         return examples
-
-
-def shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shift:
-    """Return the shift of a group.
-
-    Args:
-        group: the settings of the group.
-        info: shape and classes of the data set.
-        seed: the run's seed. If the group's `label_permutation` is a number, this number and the seed determine the
-            permutation. So groups with the same number have the same permutation.
-        where: the group's place in the experiment file, for the error.
-
-    Raises:
-        ExperimentError: the data are not images that can be rotated, or the permutation does not have the data set's
-            number of labels.
-    """
-    if group.rotation:
-        check_rotation(group.rotation, info.input_shape, f"{where}.rotation")
-    return Shift(quarter_turns=group.rotation // 90, new_labels=_new_labels(group, info.num_classes, seed, where))
-
-
-def _new_labels(group: Group, num_classes: int, seed: int, where: str) -> NDArray[np.int64] | None:
-    asked = group.label_permutation
-    if asked is None:
-        return None
-    if isinstance(asked, int):
-        return np.random.default_rng([seed, LABEL_PERMUTATION, asked]).permutation(num_classes)
-    if len(asked) != num_classes:
-        raise ExperimentError(
-            f"{where}.label_permutation lists {len(asked)} labels, but the data set has {num_classes}; "
-            f"list each of 0 to {num_classes - 1} once"
-        )
-    return np.array(asked, np.int64)

@@ -13,10 +13,8 @@ Shares = NDArray[np.float64]  # probability of each label, shape (num_classes,)
 Drift = tuple[float, ...]
 Counts = NDArray[np.int64]  # number of examples of each label, shape (num_classes,)
 
-# Purposes of random draws. A draw's address is [seed, purpose, index of a label, device, group or permutation].
+# Purposes of random draws, with the index of a label. LABEL_SHARES has the index of a device.
 TRAIN_ORDER, TEST_ORDER, LABEL_SHARES = 101, 102, 103
-# These are larger than any device's index, which is the second number in addresses of draws in training.
-SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT, PUBLIC = range(0x67726F00, 0x67726F07)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

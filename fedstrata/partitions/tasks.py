@@ -2,38 +2,98 @@
 tasks.
 """
 
+from typing import Literal, Self
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment.partition import TaskPartition
+from fedstrata.experiment.partition import Labels
+from fedstrata.experiment.sections import MAX_DEVICES, Settings
 from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.base import Name, Partition
 from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices, Stock, kinds_of, level
 
 
-def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return each device's examples: most from its own task, and a smaller part (the minority) from other tasks. Test
-    examples are only from its own task.
+class Task(Settings):
+    """Define a learning task: its labels, and the devices that learn it."""
 
-    The examples from devices' own tasks are taken first. Examples are sorted by label and dealt to the devices of a
-    task in turn. So these devices differ by at most one example per label, both in their own task and in the minority.
-    """
-    kinds = kinds_of(dataset, partition.by)
-    _check_labels(partition, kinds.count)
-    stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
-    own = [stock.take(counts) for counts in _own_counts(partition, stock.left)]
-    foreign = [stock.take(counts) for counts in _minority_counts(partition, stock.left)]
-    held_out = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
-    train: list[Indices] = []
-    test: list[Indices] = []
-    for index, task in enumerate(partition.tasks):
-        test_deck = held_out.take(np.where(_labels_of(partition, kinds.count) == index, held_out.sizes, 0))
-        for seat in range(task.devices):
-            hand = own[index][seat :: task.devices], foreign[index][seat :: task.devices]
-            train.append(np.concatenate(hand))
-            test.append(test_deck[seat :: task.devices])
-    return Assignment(train=train, test=test)
+    name: Name
+    """Name of the task: small letters, digits, `-` and `_`."""
+    labels: Labels
+    """Labels of the task; a label belongs to one task only."""
+    devices: int = Field(ge=1, le=MAX_DEVICES)
+    """Number of devices that learn the task; devices are numbered task by task."""
+    examples_per_device: int = Field(ge=1)
+    """Number of training examples of each device, including the examples of other tasks."""
+
+
+class TaskPartition(Partition):
+    """Give each device examples of which most belong to its own task, and a minority to the other tasks."""
+
+    kind: Literal["tasks"] = "tasks"
+    """`tasks`: each device has most examples from its own task and a minority from other tasks."""
+    tasks: tuple[Task, ...] = Field(min_length=1)
+    """Learning tasks, and the devices that learn each."""
+    by: str | None = None
+    """Column that replaces the labels in this partition; without it the labels are used."""
+    minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)
+    """Share of a device's training examples that come from other tasks."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        names = [task.name for task in self.tasks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"each task needs a different name, and these are {names}; rename one")
+        labels = [label for task in self.tasks for label in task.labels]
+        if len(set(labels)) != len(labels):
+            raise ValueError("a label is listed in two tasks; remove it from one")
+        return self
+
+    @property
+    def device_count(self) -> int:
+        return sum(task.devices for task in self.tasks)
+
+    @property
+    def most_examples(self) -> int:
+        """The number of training examples of the largest device."""
+        return max(task.examples_per_device for task in self.tasks)
+
+    @property
+    def least_examples(self) -> int:
+        """The number of examples of the smallest device, its test examples included."""
+        return min(task.examples_per_device for task in self.tasks)
+
+    @property
+    def true_groups(self) -> list[str] | None:
+        """The name of each device's task, in index order."""
+        return [task.name for task in self.tasks for _ in range(task.devices)]
+
+    def divide(self, dataset: Dataset, seed: int) -> Assignment:
+        """Return each device's examples: most from its own task, and a smaller part (the minority) from other tasks.
+        Test examples are only from its own task.
+
+        The examples from devices' own tasks are taken first. Examples are sorted by label and dealt to the devices of a
+        task in turn. So these devices differ by at most one example per label, both in their own task and in the
+        minority.
+        """
+        kinds = kinds_of(dataset, self.by)
+        _check_labels(self, kinds.count)
+        stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
+        own = [stock.take(counts) for counts in _own_counts(self, stock.left)]
+        foreign = [stock.take(counts) for counts in _minority_counts(self, stock.left)]
+        held_out = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
+        train: list[Indices] = []
+        test: list[Indices] = []
+        for index, task in enumerate(self.tasks):
+            test_deck = held_out.take(np.where(_labels_of(self, kinds.count) == index, held_out.sizes, 0))
+            for seat in range(task.devices):
+                hand = own[index][seat :: task.devices], foreign[index][seat :: task.devices]
+                train.append(np.concatenate(hand))
+                test.append(test_deck[seat :: task.devices])
+        return Assignment(train=train, test=test)
 
 
 def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:

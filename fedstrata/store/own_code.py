@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.own_files import own_files
 from fedstrata.read_files import read_files
 from fedstrata.store.named_files import sha256_of
 
-SECTIONS = ("data", "model", "architectures", "task", "method", "aggregation")
+SECTIONS = ("data", "model", "architectures", "partition", "task", "method", "aggregation")
 
 
 def with_digests(experiment: Experiment) -> Experiment:
@@ -69,6 +69,7 @@ def changed_code(before: Experiment, now: Experiment) -> list[str] | None:
 
 def _code(experiment: Experiment, sections: Iterable[str]) -> dict[str, Path]:
     document = experiment.model_dump(mode="json", by_alias=True)
+    document["partition"] = experiment.partition.kind  # its other texts are names
     modules = {text.partition(":")[0] for section in sections for text in _own_names(document[section])}
     code = {key: path for module in sorted(modules) for key, path in own_files(module).items()}
     return {key: path for module in code.values() for key, path in read_files(module).items()} | code
@@ -79,7 +80,7 @@ def _data(experiment: Experiment) -> dict[str, Path]:
     other tables.
     """
     folder = experiment.data.folder
-    if experiment.data.name != "folder" or isinstance(experiment.partition, LocalPartition):
+    if experiment.data.name != "folder" or experiment.partition.is_local:
         return {}
     if folder is None or not folder.is_dir():
         return {}

@@ -14,12 +14,12 @@ from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.faults import Fault
-from fedstrata.experiment.partition import Partition
 from fedstrata.experiment.schedule import KINDS
 from fedstrata.experiment.sections import MODELS, Encoding, ServerOptimiserSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.registry import NAMES
 from fedstrata.models import build_model
+from fedstrata.partitions.registry import REGISTRY as KINDS_OF_PARTITION
 
 BASE = """
 name: pairs
@@ -85,7 +85,7 @@ FEATURES: dict[str, dict[str, Mapping[str, Any]]] = {
     "clock": {kind: {"clock": kind} for kind in get_args(Experiment.model_fields["clock"].annotation)},
     "partition": {
         kind: {"partition": {"kind": kind, **PARTITIONS[kind]}} if kind != "tasks" else DEFAULT
-        for kind in kinds(Partition)
+        for kind in KINDS_OF_PARTITION
         if kind != "natural"  # which needs data with a column that says who owns what
     },
     "model": {

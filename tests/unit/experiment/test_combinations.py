@@ -13,6 +13,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import overridden, parse_experiment
 from fedstrata.methods import NAMES, Method, make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_class
+from fedstrata.partitions.registry import partition_settings
 from tests.support.methods import method_with
 
 ROOT = Path(__file__).parents[3]
@@ -180,7 +181,8 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
 def found(overrides: Sequence[str]) -> list[str]:
     """All refusals of a file, which is read without checks across sections."""
     document = overridden(yaml.safe_load(BASE), overrides)
-    plain = Experiment.model_validate({**document, "method": method_settings(document["method"])})
+    own = {"method": method_settings(document["method"]), "partition": partition_settings(document["partition"])}
+    plain = Experiment.model_validate({**document, **own})
     return refusals(plain, make_method(plain))
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from emulator.commands.main import execute
-from fedstrata.experiment import Experiment
 from fedstrata.experiment.file_keys import LAST_NAMES
+from fedstrata.experiment_file import experiment_schema
 from fedstrata.methods.registry import NAMES, method_class
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
@@ -58,7 +58,7 @@ def test_it_refuses_what_is_no_method(validator: jsonschema.Draft202012Validator
 
 
 def test_each_key_whose_value_is_a_path_is_in_the_table_of_files() -> None:
-    definitions = Experiment.model_json_schema(by_alias=True)["$defs"]
+    definitions = experiment_schema()["$defs"]
     keys = [pair for each in definitions.values() for pair in each.get("properties", {}).items()]
     assert {name for name, said in keys if {"format": "path", "type": "string"} in said.get("anyOf", [said])} == {
         "folder",  # of data

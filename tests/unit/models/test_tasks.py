@@ -28,6 +28,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_of
+from fedstrata.partitions.registry import partition_settings
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.record.summary import check_names
 from fedstrata.tasks import Metric, Sum, Task, TaskSettings, measured
@@ -236,7 +237,7 @@ def test_a_metric_out_of_its_range_is_none_and_a_task_that_fails_is_named() -> N
 @pytest.mark.parametrize("metrics", [(), (Metric(name="a"), Metric(name="a")), [Metric(name="a")]])
 def test_a_task_declares_its_metrics(metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedstrata.tasks.classification.Classification.metrics", metrics)
-    partition = {"kind": "iid", "devices": 2, "examples_per_device": 10}
+    partition = partition_settings({"kind": "iid", "devices": 2, "examples_per_device": 10})
     experiment = Experiment.model_validate({"name": "a", "partition": partition, "method": {"name": "fedavg"}})
     with pytest.raises(PluginError, match="task classification"):
         make_task(experiment)

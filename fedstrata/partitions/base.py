@@ -1,0 +1,46 @@
+"""The interface of a kind of partition: its keys in the experiment file, and how it divides a data set."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedstrata.datasets import Dataset
+from fedstrata.experiment.partition import PartitionSettings, PublicSettings
+from fedstrata.partitions.assignment import Assignment
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+
+
+class Partition(PartitionSettings):
+    """Divide one data set among devices. Each kind is a subclass, with its keys as fields."""
+
+    test_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of each device's own examples on which it is tested; without this key devices are tested on the data set's
+    tests.
+    """
+    test_from: Literal["random", "end"] = "random"
+    """Choice of the examples of `test_share`: at `random`, or the last ones in the order of the data (`end`)."""
+    public: PublicSettings | None = None
+    """Public examples, which no device owns."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_tests(self) -> Self:
+        if self.test_share is not None and self.public is not None and self.public.tests:
+            raise ValueError("test_share and public.tests both choose the examples for tests; remove one")
+        return self
+
+    @property
+    def public_examples(self) -> PublicSettings | None:
+        return self.public
+
+    def divide(self, dataset: Dataset, seed: int) -> Assignment:
+        """Return which examples each device owns. This depends only on the arguments, and on labels and columns.
+
+        Random draws come from `default_rng([seed, purpose, index])`. A purpose is a number of this kind above 100,000,
+        the largest number of devices: smaller numbers are the devices' own draws.
+
+        Raises:
+            ExperimentError: a key does not fit the data set.
+            DataError: the data set has too few examples.
+        """
+        raise NotImplementedError

@@ -14,14 +14,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+$(VENV)/.runs: pyproject.toml constraints.txt  # what a run needs
+	PYTHON='$(PYTHON)' scripts/environment $(VENV) local
 	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	PYTHON='$(PYTHON)' scripts/environment $(VENV) dev
+	@touch $(VENV)/.runs $@
 
 setup: $(VENV)/.installed ## a virtual environment with all that development needs
 
-demo: setup ## run experiments/digits.yaml on this machine, to a finished record with a report
+demo: $(VENV)/.runs ## run experiments/digits.yaml on this machine, to a finished record with a report
 	$(BIN)/fedstrata run experiments/digits.yaml --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: setup ## unit, service and chart tests: no root, no Kubernetes

@@ -24,6 +24,7 @@ from emulator.cluster.rollout import (
     progress,
 )
 from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, KubernetesSecrets, answering, sentence
+from emulator.shipped.extras import needed
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.waiting import pass_time
 from fedstrata.trust.security import OPEN, Security, TlsSecurity
@@ -40,9 +41,13 @@ class InstalledRelease:
     """Find the Kubernetes objects of a release: its pods, volume claims and Secrets."""
 
     def __init__(self, release: Release) -> None:
-        """Connect to the Kubernetes of a release. Raises AddressError if the kubeconfig has no usable context."""
-        from kubernetes import client
+        """Connect to the Kubernetes of a release.
 
+        Raises:
+            AddressError: the kubeconfig has no usable context.
+            MissingPackageError: the Kubernetes client is not installed.
+        """
+        client = needed("kubernetes.client")
         self.release, self.configuration = release, _configuration(release)
         api = client.ApiClient(self.configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import urllib3
-
 from fedstrata.errors import AccountError, AddressError, CertificateError
 
 REQUEST_S = 15  # time limit of a request to the Kubernetes API
@@ -25,6 +23,7 @@ def answering(host: str) -> Iterator[None]:
     """Run a block that calls the Kubernetes API. Raises AccountError or AddressError if the API refuses or does not
     answer.
     """
+    import urllib3
     from kubernetes import client
 
     try:

@@ -13,9 +13,10 @@ EXTRAS = {
     "torch.utils.tensorboard": "tensorboard",
     "mlflow": "mlflow",
     "onnx.reference": "onnx",
+    "kubernetes.client": "emulator",
     **dict.fromkeys(("obstore", "obstore.exceptions", "obstore.store"), "s3"),
 }
-PACKAGES = {"s3": "obstore"}  # packages whose names differ from their extras
+PACKAGES = {"s3": "obstore", "emulator": "kubernetes"}  # packages whose names differ from their extras
 
 
 def needed(module: str) -> Any:

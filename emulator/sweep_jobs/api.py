@@ -42,10 +42,10 @@ class SweepApi:
 
     def __init__(self, release: Release) -> None:
         """Connect to Kubernetes. Raises AddressError if the kubeconfig has no usable context."""
-        from kubernetes import client
-
         self._namespace = release.namespace
         self._configuration = InstalledRelease(release).configuration
+        from kubernetes import client
+
         api = client.ApiClient(self._configuration)
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
 

@@ -1,10 +1,14 @@
 """What is said where a kubeconfig leads nowhere, and of other mistakes before Kubernetes is asked anything."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from emulator.cluster.release import Release
+from emulator.cluster.release_objects import InstalledRelease
 from emulator.commands.main import execute
+from fedstrata.errors import MissingPackageError
 
 UNREACHABLE = """
 apiVersion: v1
@@ -64,3 +68,9 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anybody_waits_for_the_re
     out = tmp_path / "file" / "record"
     assert execute(["collect", "--kubeconfig", str(tmp_path / "config"), "--out", str(out)]) == 5
     assert f"cannot write to {out}: Not a directory; choose another folder" in capsys.readouterr().err
+
+
+def test_without_the_kubernetes_client_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes.client", None)
+    with pytest.raises(MissingPackageError, match=r"kubernetes is not installed here .*'fedstrata\[emulator\]'"):
+        InstalledRelease(Release(name="digits", namespace="default"))

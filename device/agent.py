@@ -2,10 +2,12 @@
 the device's data. Then it trains for its LPS until the run is over.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from device.enrolment import GpsClient
+from device.lying import rounds_of
 from device.rounds import DeviceRounds, Served
 from device.work import DeviceProcess, DeviceWork, answered
 from fedstrata.clock.device_side import Done
@@ -28,7 +30,7 @@ REFUSALS = 3  # refused TLS connections in a row after which the process gives u
 class DeviceAgent:
     """Run one device of a process."""
 
-    def __init__(self, host: DeviceProcess, device_index: int, rounds: type[DeviceRounds] = DeviceRounds) -> None:
+    def __init__(self, host: DeviceProcess, device_index: int, rounds: Callable[..., DeviceRounds] = rounds_of) -> None:
         self._host = host
         self._index = device_index
         self.device_id = host.experiment.device_ids()[device_index]

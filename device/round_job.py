@@ -17,7 +17,7 @@ from fedstrata.privacy.updates import private_update, weight_of
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rpc.answer_messages import LARGEST_IN_A_ROUND, TOLD, arrays_of
 from fedstrata.streams.architectures import Architecture
-from fedstrata.tensors import Flat, Layout, taken, values_digest
+from fedstrata.tensors import Flat, Layout, PayloadCodec, taken, values_digest
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -245,11 +245,7 @@ class RoundJob:
         await self._kept.keep(outcome, self.work.optimisers)
         update, received = await self._released(self._difference(outcome)), self.received
         measured = _evaluation(self._device_id, received.round, outcome.measured, outcome.measured_received)
-        codec, note = self._client.codec_for(update, self._kept.streams.travelling), pb.UpdateHeader()
-        try:
-            codec.check_fits([update])
-        except PayloadError as error:  # the LPS must learn of this, because it waits for the update
-            note.unfit = str(error)
+        codec, note = encoded(self._client, update, self._kept.streams.travelling)
         return Update(
             round=received.round,
             num_examples=weight_of(self._host.experiment, len(self.work.examples)),
@@ -293,6 +289,16 @@ class RoundJob:
         if self._host.keeps_state:
             evaluation.personal_sha256 = _digest_of(self._kept.arrays)
         return evaluation
+
+
+def encoded(client: RoundClient, update: Flat, layout: Layout) -> tuple[PayloadCodec, pb.UpdateHeader]:
+    """Return the codec of an update, and the fields of the update's header that say whether the update fits."""
+    codec, note = client.codec_for(update, layout), pb.UpdateHeader()
+    try:
+        codec.check_fits([update])
+    except PayloadError as error:  # the LPS must learn of this, because it waits for the update
+        note.unfit = str(error)
+    return codec, note
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:

@@ -17,6 +17,7 @@ from device.evaluation import EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.steps import LocalSteps, trained_of
 from device.training import TrainingJob
+from fedstrata.attacks import Entry, attacks_of
 from fedstrata.clock.device_side import DeviceClock
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
@@ -79,6 +80,11 @@ class DeviceProcess:
     def update_budget(self) -> UpdateBudget | None:
         """The amount of noise that is added to updates. None if updates get no noise."""
         return budget_of(self.experiment)
+
+    @cached_property
+    def attacks(self) -> tuple[Entry, ...]:
+        """The attacks of the experiment."""
+        return attacks_of(self.experiment)
 
     @property
     def keeps_state(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from fedstrata.attacks.registry import ATTACKS, attack_settings
 from fedstrata.checks.combinations import check_combinations
 from fedstrata.checks.protection import check_protection
 from fedstrata.checks.values import check_values
@@ -96,6 +97,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
             own["partition"] = partition_settings(document["partition"])
         if "aggregation" in document:
             own["aggregation"] = aggregation_settings(document["aggregation"])
+        if "attacks" in document:
+            own["attacks"] = attack_settings(document["attacks"])
         experiment = Experiment.model_validate({**document, **own})
         _check_sizes(experiment.model_dump(mode="python", by_alias=True))
         check_experiment(experiment)
@@ -260,6 +263,9 @@ def experiment_schema() -> dict[str, Any]:
     definitions["TaskSettings"] = _named("task", tasks, tasks_known.DEFAULT, definitions)
     rules = {name: RULES.kind(name).Options for name in RULES.known}
     definitions["RuleSettings"] = _named("rule", rules, RULES.default, definitions)
+    attacks = {name: ATTACKS.kind(name).Options for name in ATTACKS.known}
+    _, _, *forms = _named("attack", attacks, ATTACKS.default, definitions)["anyOf"]  # a name alone attacks nobody
+    definitions["AttackSettings"] = {"anyOf": forms}
     return schema
 
 

@@ -7,9 +7,11 @@ the table. A method adds its own rows with `Method.refuses`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedstrata.attacks import Entry, attacks_of
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import MODELS, Experiment
 from fedstrata.methods import Method, Moment, Reach, places_late
+from fedstrata.partitions.local_data import LocalPartition
 from fedstrata.rules.registry import TIERS, make_rule, sends_sums
 from fedstrata.streams.homes import asks_in_training, lps_count, spans_lps
 
@@ -142,12 +144,23 @@ def _no_body_and_head(experiment: Experiment, method: Method) -> str:
     return _if(not has_both, f"model.shared [{', '.join(method.facts.model.shared)}]")
 
 
+def _attacks_that(has: Callable[[Entry], object]) -> Feature:
+    """Return a feature that an experiment has if an entry of `attacks` has it."""
+
+    def said(experiment: Experiment, _: Method) -> str:
+        found = (f"attacks.{each.number} {each.attack.options.name}" for each in attacks_of(experiment) if has(each))
+        return next(found, "")
+
+    return Feature(said=said, without="remove this entry")
+
+
 SECTIONS = (
     "training.lps_optimiser", "training.gps_optimiser", "deadlines.enrolment.deadline_s", "deadlines.gps.deadline_s",
     "newcomers", "bounds.max_update_norm", "secure_aggregation", "privacy.updates", "privacy.profiles",
 )  # fmt: skip
 LINKS = ("links.device-lps.up", "links.lps-gps.up")
 AGGREGATION = ("aggregation.lps", "aggregation.gps")
+AT_PARENTS = (*AGGREGATION, "attacks at parents")
 FEATURES: Mapping[str, Feature] = {
     # what the experiment file asks for
     "training.participation": Feature(said=_participation, without="remove training.participation"),
@@ -169,6 +182,14 @@ FEATURES: Mapping[str, Feature] = {
     "privacy.updates.covers: sum": _setting(
         "privacy.updates.covers", "set privacy.updates.covers: update", off=(None, "update")
     ),
+    "partition.kind: local": Feature(
+        said=lambda experiment, _: _if(isinstance(experiment.partition, LocalPartition), "partition.kind local"),
+        without="choose another partition",
+    ),
+    "attacks": _attacks_that(lambda _: True),
+    "attacks.lps": _attacks_that(lambda entry: entry.lps),
+    "attacks at parents": _attacks_that(lambda entry: entry.lps or entry.attack.colludes),
+    "devices that collude": _attacks_that(lambda entry: entry.attack.colludes and not entry.lps),
     "averaged statistics": Feature(said=_averaged_statistics, without="set model.buffers: device"),
     # what the experiment file lacks
     "no clock": _lack_of(
@@ -229,11 +250,19 @@ REFUSALS = (
         "with one LPS round per global round, LPSs send exact partial sums of the clusters that span LPSs",
     ),
     Refusal(("aggregation.lps", "secure_aggregation"), "masks hide single updates from an LPS"),
-    *(Refusal((key, "plans mix updates"), "a mix is a sum of updates with weights") for key in AGGREGATION),
+    *(Refusal((key, "plans mix updates"), "a mix is a sum of updates with weights") for key in AT_PARENTS),
     *(
         Refusal((key, "asks in each round"), "a plan that changes in a round needs the sums of that round")
-        for key in AGGREGATION
+        for key in AT_PARENTS
     ),
+    Refusal(("attacks", "partition.kind: local"), "such devices are real, and must never attack"),
+    Refusal(
+        ("attacks", "privacy.updates.covers: sum"),
+        "the devices of a sum share its noise, and an attacker may send less than its share",
+    ),
+    Refusal(("attacks", "averaged statistics"), f"an attack {VARIANCE}"),
+    Refusal(("attacks.lps", "no topology"), "without topology each cluster has one LPS, and the plan decides which"),
+    Refusal(("devices that collude", "secure_aggregation"), "the LPS replaces their updates, and masks hide them"),
     Refusal(("task without labels", "needs labels"), "the method needs labels, or a model with one output per label"),
     Refusal(("training.lps_optimiser", "averaged statistics"), f"an optimiser's step {VARIANCE}"),
     Refusal(("training.gps_optimiser", "averaged statistics"), f"an optimiser's step {VARIANCE}"),
@@ -278,13 +307,14 @@ REFUSALS = (
 
 
 def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
-    """Yield a message for each feature of the experiment that the method refuses with `Method.refuses`, or a rule with
-    `Rule.refuses`.
+    """Yield a message for each feature of the experiment that the method refuses with `Method.refuses`, a rule with
+    `Rule.refuses`, or an attack with `Attack.refuses`.
     """
     own: list[tuple[str, str, Mapping[str, str]]] = [("method", experiment.method.name, method.refuses())]
     for tier in TIERS:
         rule = make_rule(experiment, tier)
         own.append((f"aggregation.{tier}", rule.options.name, rule.refuses()))
+    own += [("attack", each.attack.options.name, each.attack.refuses()) for each in attacks_of(experiment)]
     for what, name, refused in own:
         for key, why in refused.items():
             if key not in FEATURES:

@@ -2,6 +2,7 @@
 devices.
 """
 
+from fedstrata.attacks import attacks_of
 from fedstrata.clock.device_times import Homes, Presence
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, SyntheticSettings
@@ -10,7 +11,7 @@ from fedstrata.experiment.schedule import SetLink
 from fedstrata.links.tier_links import ScheduledLinks
 from fedstrata.methods import Method, Moment
 from fedstrata.partitions.natural import NaturalPartition
-from fedstrata.streams.homes import are_placed_by_index, home_of, homes_of, lps_known
+from fedstrata.streams.homes import are_placed_by_index, home_of, homes_of, lps_count, lps_known
 
 
 def check_values(experiment: Experiment, method: Method) -> None:
@@ -22,6 +23,7 @@ def check_values(experiment: Experiment, method: Method) -> None:
     _check_topology(experiment)
     _check_newcomers(experiment, method)
     _check_architectures(experiment)
+    _check_attacks(experiment)
     if experiment.schedule:
         _check_entries(experiment)
         _check_lps(experiment, method)
@@ -102,6 +104,27 @@ def _check_newcomers(experiment: Experiment, method: Method) -> None:
         raise ExperimentError(
             f"newcomers: all devices of lps-{homes.index(())} are newcomers; leave one out of newcomers"
         )
+
+
+def _check_attacks(experiment: Experiment) -> None:
+    rounds, count = experiment.training.global_rounds, lps_count(experiment)
+    for entry in attacks_of(experiment):
+        settings, where = entry.attack.options, f"attacks.{entry.number}"
+        _check_device(experiment, max(settings.devices or (0,)), f"{where}.devices")
+        if max(settings.lps or (0,)) >= count:
+            raise ExperimentError(f"{where}.lps: there is no LPS {max(settings.lps or (0,))}; topology.lps is {count}")
+        if settings.lps and not entry.attack.changes_updates:
+            raise ExperimentError(f"{where}.lps: {settings.name} changes examples, and an LPS has none; name devices")
+        if settings.share is not None and not entry.devices:
+            raise ExperimentError(
+                f"{where}.share {settings.share:g} of {experiment.device_count} devices selects no device; raise it, "
+                "or list devices"
+            )
+        if settings.from_global_round > rounds:
+            raise ExperimentError(
+                f"{where}.from_global_round is {settings.from_global_round}, more than training.global_rounds, "
+                f"{rounds}; lower it"
+            )
 
 
 def _check_architectures(experiment: Experiment) -> None:

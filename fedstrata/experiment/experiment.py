@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from fedstrata.experiment.attacks import AttackSettings
 from fedstrata.experiment.energy import EnergySettings
 from fedstrata.experiment.faults import Fault, KillFault, PauseFault
 from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_known
@@ -94,6 +95,8 @@ class Experiment(Settings):
     """Noise on the values that devices send, for differential privacy."""
     newcomers: NewcomerSettings | None = None
     """Devices that join after the other devices have been grouped."""
+    attacks: tuple[SerializeAsAny[AttackSettings], ...] = ()
+    """Devices and LPSs that attack on purpose; each entry names one attack."""
     faults: tuple[Fault, ...] = ()
     """Failures that the run causes on purpose; they do not change the run's id."""
     files: dict[str, Sha256] = Field(default_factory=dict)
@@ -243,6 +246,8 @@ def _that_decides(experiment: Experiment) -> dict[str, Any]:
     del resolved["faults"], resolved["energy"], resolved["schedule"]
     if experiment.aggregation == AggregationSettings():
         del resolved["aggregation"]
+    if not experiment.attacks:
+        del resolved["attacks"]
     links = {"device-lps": experiment.links.device_lps, "lps-gps": experiment.links.lps_gps}
     resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
     if experiment.clock != "none":

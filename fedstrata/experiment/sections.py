@@ -313,6 +313,12 @@ class TopologySettings(Settings):
             raise ValueError("a device is in two lists, and each device has one LPS; remove it from one list")
         return self
 
+    def home_of(self, device_index: int) -> int:
+        """Return the number of a device's LPS."""
+        if self.devices is None:
+            return device_index % self.lps
+        return next(number for number, devices in enumerate(self.devices) if device_index in devices)
+
 
 class StepSchedule(Settings):
     """Lower the learning rate by a factor at regular intervals. If the factor is 1, the rate stays constant."""

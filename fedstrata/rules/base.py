@@ -89,6 +89,10 @@ class Rule:
         """
         return 0
 
+    def in_round(self, global_round: int) -> "Rule":
+        """Return the rule for a global round. The first round has the number 0."""
+        return self
+
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         """Return an empty total for a stream.
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import RuleSettings
+from fedstrata.rules.attacked import with_attacks
 from fedstrata.rules.base import Rule
 from fedstrata.rules.mean import MaskedMean, PartialMean
 
@@ -33,11 +34,11 @@ def aggregation_settings(section: Any) -> Any:
 
 
 def make_rule(experiment: Experiment, tier: Tier) -> Rule:
-    """Return a tier's rule, as the experiment file names it. Raises PluginError if the user's own rule cannot be
-    made.
+    """Return a tier's rule, as the experiment file names it, with the attacks of the experiment. Raises PluginError if
+    the user's own rule or attack cannot be made.
     """
     settings: RuleSettings = getattr(experiment.aggregation, tier)
-    return RULES.made(settings.name, lambda kind: kind(settings))
+    return with_attacks(RULES.made(settings.name, lambda kind: kind(settings)), experiment, tier)
 
 
 def lps_rule(experiment: Experiment) -> Rule:

@@ -43,12 +43,7 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 def home_of(experiment: Experiment, device_index: int) -> int:
     """Return the number of a device's LPS. Use this only for runs in which the device's index decides its LPS."""
-    topology = experiment.topology
-    if topology is None:
-        return 0
-    if topology.devices is None:
-        return device_index % topology.lps
-    return next(number for number, devices in enumerate(topology.devices) if device_index in devices)
+    return 0 if experiment.topology is None else experiment.topology.home_of(device_index)
 
 
 def lps_count(experiment: Experiment) -> int:

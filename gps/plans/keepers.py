@@ -140,13 +140,13 @@ class Keeper:
         If each LPS has a cluster of its own, an LPS's weight is its number of examples, summed over the LPS rounds of
         the global round. If clusters span LPSs, an LPS has a separate weight for each stream.
         """
-        updates = self._of_updates(global_round)
+        updates, rule = self._of_updates(global_round), self._rule.in_round(global_round)
         if not self._kept.spans:
             weights = {name: self._rounds * examples for name, examples in children.items()}
-            return of_updates(self._rule, updates.tensors.size, weights, self._folder)
+            return of_updates(rule, updates.tensors.size, weights, self._folder)
         plan = self._plans.at_end(global_round)
         most = {home: self._most(home, plan, updates) for home in children}
-        return of_streams(self._rule, updates.sizes, most, self._folder)
+        return of_streams(rule, updates.sizes, most, self._folder)
 
     def _most(self, home: str, plan: Plan, updates: VectorLayout) -> list[int]:
         """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices, times

@@ -80,7 +80,8 @@ class KeptModel(Holding):
         return Offers({0: Offer(self._start.model, told=self._told)}, {})
 
     def sums(self, children: Mapping[str, int]) -> Gathering:
-        return of_updates(self._parts.lps.rule, self._layout.size, children, self._parts.folder)
+        rule = self._parts.lps.rule.in_round(self._start.lps_round // self._parts.rounds)
+        return of_updates(rule, self._layout.size, children, self._parts.folder)
 
     async def written(self) -> None:
         await self._writing.done()

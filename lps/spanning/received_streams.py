@@ -150,7 +150,8 @@ class ReceivedStreams(Holding):
         return Offers(models, self._began_in)
 
     def sums(self, children: Mapping[str, int]) -> Gathering:
-        members, rule, folder = self._parts.members, self._parts.lps.rule, self._parts.folder
+        members, folder = self._parts.members, self._parts.folder
+        rule = self._parts.lps.rule.in_round(self._global_round)
         sizes = self._streams.vector(members.clusters).sizes
         return routed(rule, sizes, members.routes(self._streams, children), children, folder)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from emulator.interface import Record, SweepRecord, load, run, sweep
 from emulator.results.columns import Matrix, Table
 from fedstrata import methods
+from fedstrata.attacks import Attack
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment.descriptions import descriptions
 from fedstrata.models import Layer, Model, Normalisation, from_module
@@ -34,6 +35,7 @@ MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
             methods.Work, methods.Steps, methods.Trained, methods.Outcome, methods.Measurement, methods.Pull,
         ],
     ),
+    "fedstrata.attacks": ("Attacks of own code.", [Attack]),
     "fedstrata.datasets": ("Data sets of own code.", [Dataset, Examples]),
     "fedstrata.tasks": ("Tasks of own code.", [Task, Metric, Sum]),
     "fedstrata.models": ("Models of own code.", [Model, Layer, Normalisation, from_module]),

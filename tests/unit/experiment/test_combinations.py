@@ -35,6 +35,7 @@ PROFILES = "privacy={noise: research, profiles: {epsilon: 8, clip: 4, min_exampl
 SUM = "privacy={noise: research, updates: {epsilon: 8, clip: 1, covers: sum}}"
 NORMED = "model={name: 'tests.support.normed:Normed'}"
 RULE, GPS_RULE = (f"aggregation.{tier}={{name: 'tests.support.medians:Median'}}" for tier in ("lps", "gps"))
+FLIP, COLLUDE = (f"attacks=[{{name: {name}, devices: [0]}}]" for name in ("sign_flip", "alie"))
 IFCA = "method={name: ifca, clusters: 2}"
 # By row of the table: what is changed of BASE, and how the message begins.
 CASES: dict[tuple[str, str], tuple[list[str], str]] = {
@@ -74,6 +75,28 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("aggregation.lps", "plans mix updates"): (
         [RULE, "method=user_centric"],
         "aggregation.lps tests.support.medians:Median does not go with method user_centric: ",
+    ),
+    ("attacks at parents", "plans mix updates"): (
+        [COLLUDE, "method=user_centric"], "attacks.0 alie does not go with method user_centric: "
+    ),
+    ("attacks at parents", "asks in each round"): (
+        [COLLUDE, IFCA], "attacks.0 alie does not go with method ifca: "
+    ),
+    ("attacks", "partition.kind: local"): (
+        [FLIP, "partition={kind: local, names: [a, b]}", "data={name: folder, input_shape: [4], num_classes: 2}"],
+        "attacks.0 sign_flip does not go with partition.kind local: ",
+    ),
+    ("attacks", "privacy.updates.covers: sum"): (
+        [FLIP, MASKS, SUM], "attacks.0 sign_flip does not go with privacy.updates.covers sum: "
+    ),
+    ("attacks", "averaged statistics"): (
+        [FLIP, NORMED], "attacks.0 sign_flip does not go with model.buffers average: "
+    ),
+    ("attacks.lps", "no topology"): (
+        ["attacks=[{name: scale, lps: [0]}]"], "attacks.0 scale needs topology: "
+    ),
+    ("devices that collude", "secure_aggregation"): (
+        [COLLUDE, MASKS], "attacks.0 alie does not go with secure_aggregation: "
     ),
     ("aggregation.gps", "plans mix updates"): (
         [GPS_RULE, "method=user_centric"],

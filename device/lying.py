@@ -1,0 +1,79 @@
+"""The rounds of a device that attacks on purpose (section `attacks`): it trains on changed examples, or sends another
+update than the one that it has computed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from device.personal import KeptInMemory, PersonalStore
+from device.round_job import RoundJob, encoded
+from device.rounds import DeviceRounds
+from device.work import DeviceProcess
+from fedstrata.attacks import Entry
+from fedstrata.datasets import Examples
+from fedstrata.partitions import DeviceData
+from fedstrata.process.logs import EventLog
+from fedstrata.rounds import ReceivedModel, RoundClient, Update
+from fedstrata.rounds.child.models_and_updates import Offered
+from fedstrata.v1 import answers_pb2
+
+
+def rounds_of(
+    host: DeviceProcess, device_index: int, store: PersonalStore | KeptInMemory, made: dict[str, Any], log: EventLog
+) -> DeviceRounds:
+    """Return the rounds of a device. For a device that attacks, these are `LyingRounds`."""
+    lies = [entry for entry in host.attacks if device_index in entry.devices]
+    if lies:
+        return LyingRounds(host, device_index, store, made, log, lies=lies)
+    return DeviceRounds(host, device_index, store, made, log)
+
+
+class LyingRounds(DeviceRounds):
+    """Run the LPS rounds of a device that attacks. Measurements and answers to questions are honest."""
+
+    def __init__(
+        self,
+        host: DeviceProcess,
+        device_index: int,
+        store: PersonalStore | KeptInMemory,
+        made: dict[str, Any],
+        log: EventLog,
+        *,
+        lies: Sequence[Entry],
+    ) -> None:
+        super().__init__(host, device_index, store, made, log)
+        self._lies = lies
+        self._changed: dict[tuple[int, ...], DeviceData] = {}  # by the attacks that go on
+
+    def _on(self, global_round: int) -> list[Entry]:
+        return [entry for entry in self._lies if entry.is_on(global_round)]
+
+    def _round_job(self, client: RoundClient, received: ReceivedModel, data: DeviceData) -> RoundJob:
+        on = self._on(received.global_round)
+        key = tuple(entry.number for entry in on)
+        if key not in self._changed:
+            self._changed[key] = replace(data, train=self._examples(data.train, on))
+        return super()._round_job(client, received, self._changed[key])
+
+    def _examples(self, examples: Examples, on: Sequence[Entry]) -> Examples:
+        for entry in on:
+            examples = entry.examples(examples, self._host.dataset.num_classes, self._index)
+        return examples
+
+    async def _exchange(
+        self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
+    ) -> Offered:
+        if isinstance(goes_up, Update):
+            honest = goes_up
+            goes_up = await self._host.compute_thread.compute(lambda: self._lied(client, honest))
+        return await super()._exchange(client, goes_up, is_announced=is_announced)
+
+    def _lied(self, client: RoundClient, honest: Update) -> Update:
+        """Return the update that is sent in place of an honest one. The same update is returned for each call."""
+        layout, rounds = honest.codec.layout, self._host.experiment.training.lps_rounds_per_global_round
+        update = honest.read(0, layout.size)
+        for entry in self._on(honest.round // rounds):
+            update = entry.update(update, self._index, honest.round)
+        codec, note = encoded(client, update, layout)
+        return replace(honest, codec=codec, note=note, read=lambda start, stop: update[start:stop])

@@ -1,0 +1,115 @@
+"""The attacks by name. The module makes the attacks of an experiment from its section `attacks`."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedstrata.attacks.base import Attack, Known
+from fedstrata.datasets import Examples
+from fedstrata.errors import PluginError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.attacks import ATTACKS_ADDRESS, AttackSettings
+from fedstrata.experiment.registry import Registry
+from fedstrata.plugins import or_failed
+from fedstrata.tensors import Flat
+
+# By name `module:Class`. The module is imported when the name is first used.
+REGISTRY: Mapping[str, str] = {
+    "sign_flip": "fedstrata.attacks.sign_flip:SignFlip",
+    "scale": "fedstrata.attacks.scale:Scale",
+    "noise": "fedstrata.attacks.noise:AddNoise",
+    "label_flip": "fedstrata.attacks.label_flip:LabelFlip",
+    "alie": "fedstrata.attacks.alie:ALittleIsEnough",
+    "inner_product": "fedstrata.attacks.inner_product:InnerProduct",
+    "min_max": "fedstrata.attacks.min_max:MinMax",
+}
+ATTACKS = Registry(section="attack", base=Attack, options=AttackSettings, default="", known=REGISTRY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Hold one entry of the section `attacks`: the attack, and the devices or LPSs that attack."""
+
+    number: int  # in the section, from 0
+    experiment: Experiment
+    attack: Attack
+
+    @cached_property
+    def devices(self) -> frozenset[int]:
+        """The indexes of the devices that attack."""
+        topology, count = self.experiment.topology, self.experiment.device_count
+        homes = [topology.home_of(index) if topology else 0 for index in range(count)]
+        return self.attack.options.indexes(homes, self.experiment.seed)
+
+    @property
+    def lps(self) -> Collection[int]:
+        """The numbers of the LPSs that attack."""
+        return self.attack.options.lps or ()
+
+    def is_on(self, global_round: int) -> bool:
+        """Return whether the attack goes on in this global round. The first round has the number 0."""
+        return self.attack.options.is_on(global_round)
+
+    def examples(self, examples: Examples, num_classes: int, device_index: int) -> Examples:
+        """Return the examples on which a device trains. Raises PluginError if the user's own attack fails, or changes
+        the number of examples, which is the device's weight.
+        """
+        changed: Any = self.attack.examples(examples, num_classes, self._draws(device_index))
+        if not isinstance(changed, Examples) or len(changed) != len(examples):
+            raise PluginError(f"{self}: examples must return Examples, as many as it gets ({len(examples)})")
+        return changed
+
+    def update(self, update: Flat, attacker: int, round_number: int) -> Flat:
+        """Return the update that a device or an LPS with this number sends in a round. Raises PluginError if the user's
+        own attack fails, or returns no finite numbers of the same shape.
+        """
+        return self._checked(self.attack.update(update.copy(), self._draws(attacker, round_number)), len(update))
+
+    def collude(self, known: Known, liars: int, children: int, size: int) -> Flat:
+        """Return the update, shape (size,), that all attackers of a parent send. Raises PluginError like `update`."""
+        with or_failed(f"{self} failed in collude:", self.attack):
+            blocks = [np.asarray(block, np.float32) for block in self.attack.collude(known, liars, children)]
+            return self._checked(np.concatenate(blocks), size)
+
+    def _checked(self, lie: Any, size: int) -> Flat:
+        """Return an update as float32. Raises PluginError if it has not the shape (size,), or if a value is no finite
+        number.
+        """
+        with np.errstate(over="ignore"):
+            found = np.asarray(lie).astype(np.float32)
+        if found.shape != (size,) or not np.isfinite(found).all():
+            raise PluginError(
+                f"{self}: an update must have finite float32 numbers of shape ({size},); it has shape {found.shape} "
+                f"with {found.size - np.isfinite(found).sum()} values that are not finite"
+            )
+        return found
+
+    def __str__(self) -> str:
+        return f"attack {self.attack.options.name}"
+
+    def _draws(self, attacker: int, *rounds: int) -> np.random.Generator:
+        return np.random.default_rng([self.experiment.seed, ATTACKS_ADDRESS, self.number, attacker, *rounds])
+
+
+def attack_settings(section: Any) -> Any:
+    """Return the section `attacks`, in which each entry is replaced by the settings of its attack. Raises
+    ExperimentError for an attack that does not exist, or for wrong options.
+    """
+    if not isinstance(section, list | tuple):
+        return section
+    return [ATTACKS.settings(entry, f"attacks.{number}") for number, entry in enumerate(section)]
+
+
+def _made(settings: AttackSettings) -> Attack:
+    return ATTACKS.made(settings.name, lambda kind: kind(settings))
+
+
+def attacks_of(experiment: Experiment) -> tuple[Entry, ...]:
+    """Return the attacks of an experiment. Raises PluginError if the user's own attack cannot be made."""
+    return tuple(
+        Entry(number=number, experiment=experiment, attack=_made(settings))
+        for number, settings in enumerate(experiment.attacks)
+    )

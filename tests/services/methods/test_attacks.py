@@ -1,0 +1,81 @@
+"""Attacks on the three tiers: what the mean does not withstand and the median does, and the same bits always."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstrata.experiment import Experiment
+from tests.support.programs import Program
+from tests.support.tiers import run_in_process, small
+
+ROOT = Path(__file__).parents[3]
+FLAT = ("method=fedavg", "topology={lps: 2}", "training.lps_rounds_per_global_round=1")
+ALL = [  # attacks at a device, at an LPS for its devices, and at the GPS for an LPS
+    "{name: noise, deviation: 0.1, devices: [0]}",
+    "{name: label_flip, devices: [1], from_global_round: 2}",
+    "{name: min_max, devices: [2]}",
+    "{name: sign_flip, lps: [1]}",
+]
+KILLS = [
+    {"do": "kill", "process": process, "at": {"point": point, "round": 1}}
+    for process, point in (("device-000", "upload"), ("lps-0", "aggregation"), ("gps", "aggregation"))
+]
+
+
+def finished(out: Path, *words: str) -> dict[str, Any]:
+    """The summary of a run of the example with processes of its own."""
+    words = ("emulator", "run", str(ROOT / "experiments" / "liars.yaml"), "--out", str(out), "--json", *words)
+    with Program(*words, log=out.with_suffix(".log")) as program:
+        lines = list(program.lines())
+        assert program.end() == 0, out.with_suffix(".log").read_text()
+    summary: dict[str, Any] = lines[-1]["summary"]
+    return summary
+
+
+def models(experiment: Experiment, folder: Path) -> dict[str, str]:
+    """The digests of a run's models."""
+    summary = run_in_process(experiment, folder).summary
+    assert (summary.status, summary.excluded) == ("completed", ())
+    return summary.model_sha256
+
+
+def test_ten_times_the_opposite_breaks_the_mean_and_not_the_median(tmp_path: Path) -> None:
+    median = finished(tmp_path / "median")
+    mean = finished(tmp_path / "mean", "--set", "aggregation.lps=mean")
+    assert median["accuracy"]["mean"] > 0.8
+    assert mean["accuracy"]["mean"] < 0.2
+
+
+def test_processes_and_kills_change_no_bit_of_an_attack(tmp_path: Path) -> None:
+    attacks = f"attacks=[{', '.join(ALL)}]"
+    less = ("--set", "training.global_rounds=2", "--set", attacks)
+    one, two, five = (finished(tmp_path / n, "--device-processes", n, *less) for n in ("1", "2", "5"))
+    killed = finished(tmp_path / "killed", *less, "--set", f"faults={json.dumps(KILLS)}")
+    assert len((tmp_path / "killed" / "logs" / "faults.log").read_text().splitlines()) >= len(KILLS)
+    assert one["model_sha256"] == two["model_sha256"] == five["model_sha256"] == killed["model_sha256"]
+    assert one["accuracy"] == killed["accuracy"]
+
+
+@pytest.mark.parametrize("attack", [*ALL, "{name: alie, z: 2, devices: [0]}", "{name: inner_product, lps: [0]}"])
+def test_each_attack_changes_the_models_and_a_run_repeats_it(attack: str, tmp_path: Path) -> None:
+    rounds = (*FLAT, "training.global_rounds=2")
+    attacked = small(*rounds, f"attacks=[{attack}]")
+    runs = {"one": attacked, "again": attacked, "honest": small(*rounds)}
+    one, again, honest = (models(experiment, tmp_path / name) for name, experiment in runs.items())
+    assert one == again != honest
+
+
+def test_devices_attack_under_masks_and_with_small_encodings(tmp_path: Path) -> None:
+    masked = (FLAT[0], "topology={lps: 1}", FLAT[2], "secure_aggregation={min_devices: 3}", "training.global_rounds=1")
+    flip = "attacks=[{name: sign_flip, times: 3, devices: [0]}]"
+    runs = {
+        "plain": (flip, "secure_aggregation=null"),
+        "hidden": (flip,),
+        "rounded": (flip, "secure_aggregation=null", "links.device-lps.up=int8"),
+        "honest": (),
+    }
+    plain, hidden, rounded, honest = (models(small(*masked, *more), tmp_path / name) for name, more in runs.items())
+    assert plain == hidden
+    assert len({str(each) for each in (plain, rounded, honest)}) == 3

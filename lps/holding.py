@@ -153,8 +153,10 @@ class Holding(Protocol):
         still have the models of the previous plan.
         """
 
-    def sums(self, children: Mapping[str, int]) -> Gathering:
-        """Return an object that gathers devices' updates. `children` has each device's number of examples."""
+    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
+        """Return an object that gathers devices' updates. `children` has each asked device's number of examples, and
+        `everybody` has that number of each device of the global round.
+        """
 
     async def written(self) -> None:
         """Wait until all offered models are on disk, if this object keeps models on disk."""

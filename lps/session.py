@@ -100,14 +100,14 @@ class Session:
         is_planned = asking is not None and self._parts.gps.newest_plan.is_planned(global_round)
         offers = holding.offers(is_planned=is_planned)
         if asking is None:
-            sums = self._sums(children)
+            sums = self._sums(children, global_round)
             self._open(number, children, offers, on_time(deadline), sums=sums)
             await holding.written()
         else:
             self._open(number, children, offers, [asking, *on_time(deadline)])
             await holding.written()
             await self._question.settle(asking, global_round, is_planned=is_planned)
-            sums = self._sums(children)
+            sums = self._sums(children, global_round)
             self.server.go_on(members.clusters_of(), sums)
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
@@ -120,10 +120,10 @@ class Session:
         await sums.settle()
         await holding.move(number, sums, self._report)
 
-    def _sums(self, children: Mapping[str, int]) -> Gathering:
+    def _sums(self, children: Mapping[str, int], global_round: int) -> Gathering:
         """Return an object that gathers updates. Raises RunStoppedError if a round cannot have this many devices."""
         self._updates.check_size(len(children))
-        return self._holding.sums(children)
+        return self._holding.sums(children, self._parts.members.in_global_round(global_round))
 
     def _open(
         self,

@@ -125,6 +125,13 @@ def _unnoised_answers(experiment: Experiment, method: Method) -> str:
     return _if(asked and is_bare, f"privacy.profiles with method {experiment.method.name} ({asked})")
 
 
+def _counted_as_absent(experiment: Experiment, method: Method) -> str:
+    absent = _participation(experiment, method) or _scheduled("leave").said(experiment, method)
+    if not absent or not any(channel.counts_absent for channel in method.channels(method.facts.model)):
+        return ""
+    return f"{absent} with method {experiment.method.name}"
+
+
 def _averaged_statistics(experiment: Experiment, method: Method) -> str:
     if experiment.model.name in MODELS or experiment.model.buffers != "average":
         return ""
@@ -233,6 +240,7 @@ FEATURES: Mapping[str, Feature] = {
     "profiles without noise": _method_that(
         lambda method: not method.noises_profiles, "choose method one_shot or label_means"
     ),
+    "absent devices count": Feature(said=_counted_as_absent, without="choose another method"),
     "places no late device": _method_that(lambda method: not places_late(type(method))),
 }
 VARIANCE = "could move a variance of batch normalisation below 0"
@@ -253,6 +261,10 @@ REFUSALS = (
     *(Refusal((key, "plans mix updates"), "a mix is a sum of updates with weights") for key in AT_PARENTS),
     *(
         Refusal((key, "asks in each round"), "a plan that changes in a round needs the sums of that round")
+        for key in AT_PARENTS
+    ),
+    *(
+        Refusal((key, "absent devices count"), "the method needs the mean over all devices, also absent ones")
         for key in AT_PARENTS
     ),
     Refusal(("attacks", "partition.kind: local"), "such devices are real, and must never attack"),

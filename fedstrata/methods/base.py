@@ -86,6 +86,10 @@ class Channel:
     """Names and shapes of the tensors. A table: `fedstrata.tensors.Layout.of({"control": (100,)})`, of 100 numbers."""
     reach: Reach
     """Devices that share the values of these tensors."""
+    counts_absent: bool = False
+    """If true, a device that does not take part in a round counts in the mean, with a difference of 0. Only methods
+    with one cluster may set this.
+    """
 
 
 def all_layers(model: "Model", reach: Reach) -> tuple[Channel, ...]:
@@ -290,8 +294,10 @@ class Facts:
         return self.model.trainable
 
 
+# the features that a method refuses if devices and servers must change their state together
+JOINED_LATE_OR_LOST = ("newcomers that train", "quorum below 1")
 # the features that a method refuses if it needs all devices in every round
-EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train", "quorum below 1")
+EVERYBODY = ("training.participation", "schedule.leave", *JOINED_LATE_OR_LOST)
 
 
 class Method:

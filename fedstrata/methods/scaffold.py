@@ -4,14 +4,16 @@ The server keeps a control variate c, and device k keeps c_k. At first all are 0
 II):
 
     y_k ← y_k − η (∇F_k(y_k) − c_k + c) for K steps from x,   c_k⁺ = c_k − c + (x − y_k) / (K η),
-    x ← x + mean (y_k − x),   c ← c + mean (c_k⁺ − c_k),   c_k ← c_k⁺.
+    x ← x + mean (y_k − x),   c ← c + |S| / N · mean (c_k⁺ − c_k),   c_k ← c_k⁺.
+
+S are the devices that take part in the round, of N devices. So c is always the mean of all c_k.
 
 c is sent as a table together with the model. With momentum m, a gradient moves the weights in its own step and, ever
 less, in all later steps. So for s steps, K is the sum of (1 − m^j) / (1 − m) over j = 1 … s. Without momentum, K is s.
 
-Departures: the weight of a device in each mean is its number of examples. The server's step size is 1. Every device
-must take part in every round. Otherwise c would not be the mean of all c_k, because devices differ in their numbers of
-examples.
+Departures: the weight of a device in each mean is its number of examples, and |S| / N is the share of examples. The
+server's step size is 1. With several LPS rounds per global round, each LPS is the server of its devices in these
+rounds, and N counts its devices. Then the GPS averages x and c over LPSs, so c is again the mean of all c_k.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedstrata.experiment.sections import TrainingSettings
-from fedstrata.methods.base import EVERYBODY, Channel, Outcome, Reach, Work, all_layers
+from fedstrata.methods.base import JOINED_LATE_OR_LOST, Channel, Outcome, Reach, Work, all_layers
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.models import Model
 from fedstrata.tensors import Layout
@@ -46,12 +48,11 @@ class Scaffold(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse runs in which devices may be absent, optimisers of servers, and noise on updates. Also refuse local
-        optimisers such as Adam, because the steps of a device must be sums of gradients.
+        """Refuse runs in which devices join or updates are lost, optimisers of servers, and noise on updates. Also
+        refuse local optimisers such as Adam, because the steps of a device must be sums of gradients.
         """
         return {
-            **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
-            "LPS rounds apart": "the method needs one server, and in these rounds each LPS is a server",
+            **dict.fromkeys(JOINED_LATE_OR_LOST, "the server's control variate would not be the mean of all variates"),
             "training.gps_optimiser": "the server's step also moves the control variate",
             "training.lps_optimiser": "the server's step also moves the control variate",
             "not plain SGD": "a device computes its mean gradient from its steps, which must be sums of gradients",
@@ -59,9 +60,12 @@ class Scaffold(FedAvg):
         }
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return two channels: the whole model and the control variate, both averaged over all devices."""
+        """Return two channels: the whole model and the control variate, both averaged over all devices. Absent devices
+        count in the mean change of the control variate.
+        """
         control = Layout.of({CONTROL: (model.layout.size,)})
-        return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
+        variate = Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE, counts_absent=True)
+        return (*all_layers(model, Reach.EVERYWHERE), variate)
 
     async def local(self, work: Work) -> Outcome:
         """Train with corrected gradients. The outcome also has a table: the server's control variate c, plus the change

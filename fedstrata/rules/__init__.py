@@ -4,7 +4,7 @@ names to rules.
 
 from fedstrata.experiment.sections import RuleSettings
 from fedstrata.rules.base import AllUpdates, Rule, Total
-from fedstrata.rules.gathering import Gathering, Route, of_streams, of_updates, routed
+from fedstrata.rules.gathering import Gathering, Route, of_parts, of_streams, of_updates, routed
 from fedstrata.rules.products import ByProducts, Updates
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "RuleSettings",
     "Total",
     "Updates",
+    "of_parts",
     "of_streams",
     "of_updates",
     "routed",

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fedstrata.errors import PayloadError
 from fedstrata.rules.base import Rule, Total, Values
+from fedstrata.rules.mean import exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,17 @@ class Shares(Protocol):
 class Gathering:
     """Gather the updates of one round."""
 
-    def __init__(self, rule: Rule, shares: Shares, folder: Path) -> None:
-        """Set the parent's rule, the children's shares, and a folder for values that do not stay in memory."""
+    def __init__(self, rule: Rule, shares: Shares, folder: Path, whole: Sequence[int] = ()) -> None:
+        """Set the parent's rule, the children's shares, and a folder for values that do not stay in memory.
+
+        `whole` has, for each stream in which absent devices count, the weight of all devices, and 0 for other streams.
+        If it is empty, absent devices count in no stream.
+        """
         self._shares = shares
-        self.totals = [
-            rule.total(size, max(1, most), folder) for size, most in zip(shares.sizes, shares.most, strict=True)
-        ]
+        self.sizes = shares.sizes
+        self._whole = whole or [0] * len(shares.sizes)
+        most = map(max, shares.most, self._whole)
+        self.totals = [rule.total(size, max(1, limit), folder) for size, limit in zip(shares.sizes, most, strict=True)]
         self.accepted: dict[str, Sequence[int]] = {}  # weights in each stream, by accepted child
 
     @property
@@ -103,7 +109,12 @@ class Gathering:
             total.clear()
 
     async def settle(self) -> None:
-        """Finish the computation of the round, after the last update. Raises the errors of `Total.settle`."""
+        """Finish the computation of the round, after the last update. Where absent devices count, add zeros for them.
+        Raises the errors of `Total.settle`.
+        """
+        for total, whole in zip(exact(self.totals), self._whole, strict=False):
+            if total.num_examples < whole:
+                total.add_zeros(whole - total.num_examples)
         waiting = [total for total in self.totals if not total.is_settled]
         if waiting:
             await asyncio.to_thread(_settle, waiting)
@@ -114,13 +125,19 @@ def _settle(totals: Sequence[Total]) -> None:
         total.settle()
 
 
-class _Whole:
-    """Let each child send one vector, and state its number of examples."""
+def _in_order(sizes: Sequence[int]) -> list[Route]:
+    """Return the routes of a payload that has all streams, one after another."""
+    places = pairwise(accumulate(sizes, initial=0))
+    return [Route(place=slice(start, stop), stream=number, offset=0) for number, (start, stop) in enumerate(places)]
 
-    def __init__(self, size: int, most: Mapping[str, int]) -> None:
-        self.sizes, self.most = (size,), (sum(most.values()),)
+
+class _Whole:
+    """Let each child send all streams, one after another, and state its number of examples."""
+
+    def __init__(self, sizes: Sequence[int], most: Mapping[str, int]) -> None:
+        self.sizes, self.most = sizes, [sum(most.values())] * len(sizes)
         self._most = most
-        self._routes = (Route(place=slice(0, size), stream=0, offset=0),)
+        self._routes = _in_order(sizes)
 
     def check(self, child_id: str, stated: Sequence[int]) -> None:
         if len(stated) != 1 or not 0 < stated[0] <= self._most[child_id]:
@@ -129,7 +146,7 @@ class _Whole:
             )
 
     def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
-        return stated
+        return [*stated] * len(self.sizes)
 
     def routes(self, child_id: str) -> Sequence[Route]:
         return self._routes
@@ -169,10 +186,7 @@ class _ByStream:
         self.sizes = sizes
         self._most = most
         self.most = [sum(weights[stream] for weights in most.values()) for stream in range(len(sizes))]
-        starts = pairwise(accumulate(sizes, initial=0))
-        self._routes = [
-            Route(place=slice(start, stop), stream=number, offset=0) for number, (start, stop) in enumerate(starts)
-        ]
+        self._routes = _in_order(sizes)
 
     def check(self, child_id: str, stated: Sequence[int]) -> None:
         most = self._most[child_id]
@@ -190,7 +204,16 @@ def of_updates(rule: Rule, size: int, most: Mapping[str, int], folder: Path) -> 
     """Gather one vector of `size` values from each child. `most` has, by child, the largest number of examples that it
     may state.
     """
-    return Gathering(rule, _Whole(size, most), folder)
+    return of_parts(rule, [size], most, folder)
+
+
+def of_parts(
+    rule: Rule, sizes: Sequence[int], most: Mapping[str, int], folder: Path, *, whole: Sequence[int] = ()
+) -> Gathering:
+    """Gather one vector from each child, as `of_updates` does. The vector has a stream of each of these sizes, one
+    after another. `whole` is described in `Gathering`.
+    """
+    return Gathering(rule, _Whole(sizes, most), folder, whole)
 
 
 def routed(
@@ -199,11 +222,13 @@ def routed(
     routes: Mapping[str, Sequence[Route]],
     examples: Mapping[str, int],
     folder: Path,
+    *,
+    whole: Sequence[int] = (),
 ) -> Gathering:
     """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` and `examples` have, by
-    device, the routes that the plan gives it and its number of examples.
+    device, the routes that the plan gives it and its number of examples. `whole` is described in `Gathering`.
     """
-    return Gathering(rule, _Planned(sizes, routes, examples), folder)
+    return Gathering(rule, _Planned(sizes, routes, examples), folder, whole)
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:

@@ -15,7 +15,7 @@ to the GPS. If clusters span LPSs, the GPS keeps all streams, and every LPS send
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class Stream:
     channel: str
     cluster: int | None  # None: the stream of all devices
     tensors: Layout
+    counts_absent: bool  # whether devices that do not take part count in the mean
 
     @property
     def name(self) -> str:
@@ -141,6 +142,13 @@ class Streams:
         return self._of(Reach.EVERYWHERE, Reach.CLUSTER)
 
     @cached_property
+    def runs(self) -> list[tuple[int, bool]]:
+        """The parts of `travelling` in its order: each part's size, and whether absent devices count in its mean."""
+        counting = {t for each in self.channels if each.counts_absent for t in each.tensors.names}
+        parts = groupby(self.travelling.tensors, lambda tensor: tensor.name in counting)
+        return [(sum(tensor.size for tensor in part), counts) for counts, part in parts] or [(0, False)]
+
+    @cached_property
     def own(self) -> Layout:
         """The layout of the tensors that never leave a device, in the model's order."""
         return self._of(Reach.DEVICE)
@@ -169,11 +177,11 @@ class VectorLayout:
     @cached_property
     def streams(self) -> list[Stream]:
         """The streams in the order in which the vector has them."""
-        shared = [channel for channel in self._channels if channel.reach is Reach.EVERYWHERE]
+        everywhere = [(channel, None) for channel in self._channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self._channels if channel.reach is Reach.CLUSTER]
-        found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
-        return found + [
-            Stream(channel=c.name, cluster=number, tensors=c.tensors) for number in self.clusters for c in apart
+        return [
+            Stream(channel=c.name, cluster=number, tensors=c.tensors, counts_absent=c.counts_absent)
+            for c, number in [*everywhere, *((each, number) for number in self.clusters for each in apart)]
         ]
 
     @property
@@ -204,6 +212,15 @@ class VectorLayout:
         """The slice of each stream in the vector."""
         stops = list(accumulate(self.sizes))
         return [slice(stop - size, stop) for size, stop in zip(self.sizes, stops, strict=True)]
+
+    def whole(self, examples: Mapping[int, int]) -> list[int]:
+        """Return the weight of all devices in each stream in which absent devices count, and 0 for other streams.
+        `examples` has the weight of all devices by cluster.
+        """
+        return [
+            sum(n for cluster, n in examples.items() if each.cluster in {None, cluster}) * each.counts_absent
+            for each in self.streams
+        ]
 
     def place(self, channel: str, cluster: int | None) -> slice:
         """Return the slice of one stream. For the stream of all devices, `cluster` is None."""
@@ -274,5 +291,11 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
     """Return the streams of an experiment. Raises PluginError if a method's channels do not match the model's
     tensors.
     """
-    streams = Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
+    channels = method.channels(model)
+    if method.clusters_known != 1 and any(channel.counts_absent for channel in channels):
+        raise PluginError(
+            f"method {experiment.method.name} has several clusters and a channel with counts_absent; set counts_absent "
+            "only in methods with one cluster"
+        )
+    streams = Streams(model=model.layout, channels=channels, spans=spans_lps(experiment, method))
     return streams.without(model.at_home)

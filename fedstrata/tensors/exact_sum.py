@@ -123,6 +123,11 @@ class ExactSum:
             )
         self.num_examples += num_examples
 
+    def add_zeros(self, num_examples: int) -> None:
+        """Add a vector of zeros, and count its examples."""
+        np.add(self._sums, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=self._sums)
+        self.count(num_examples)
+
     def add(self, values: Flat, num_examples: int) -> None:
         """Add a whole vector, and count its examples."""
         self.fold(0, values, num_examples)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fedstrata.errors import StateError
 from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.rules import Gathering, of_updates
+from fedstrata.rules import Gathering, of_parts
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, taken
@@ -79,9 +79,11 @@ class KeptModel(Holding):
     def offers(self, *, is_planned: bool = False) -> Offers:
         return Offers({0: Offer(self._start.model, told=self._told)}, {})
 
-    def sums(self, children: Mapping[str, int]) -> Gathering:
-        rule = self._parts.lps.rule.in_round(self._start.lps_round // self._parts.rounds)
-        return of_updates(rule, self._layout.size, children, self._parts.folder)
+    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
+        lps, weight = self._parts.lps, sum(everybody.values())
+        rule = lps.rule.in_round(self._start.lps_round // self._parts.rounds)
+        sizes, whole = [size for size, _ in lps.streams.runs], [weight * counts for _, counts in lps.streams.runs]
+        return of_parts(rule, sizes, children, self._parts.folder, whole=whole)
 
     async def written(self) -> None:
         await self._writing.done()
@@ -92,7 +94,7 @@ class KeptModel(Holding):
         """
         following, optimiser = lps_round + 1, self._state.optimiser
         ends_global_round = following % self._parts.rounds == 0
-        walk = partial(moves, self._start.model, sums.totals[0], optimiser, lps_round)
+        walk = partial(moves, self._start.model, sums, optimiser, lps_round)
         if optimiser.has_state:  # its state must be on disk before the model
             await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=ends_global_round)
         pieces = optimiser.moved(walk())

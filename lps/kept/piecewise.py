@@ -6,19 +6,23 @@ import numpy as np
 
 from fedstrata.optimisers.server_optimisers import Move
 from fedstrata.optimisers.state_files import OptimiserFiles
-from fedstrata.rules import Total
+from fedstrata.rules import Gathering
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Flat
 
 
-def moves(model: AnyModel, total: Total, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
+def moves(model: AnyModel, sums: Gathering, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
     """Yield, for each piece of the model, the piece's values, the mean update of an LPS round, and the optimiser's
     state.
     """
-    for start, stop in pieces_of(model.layout.size):
-        state = optimiser.at(lps_round, model.layout, start, stop)
-        yield model.read(start, stop), total.mean(start, stop), state
+    offset = 0
+    for size, total in zip(sums.sizes, sums.totals, strict=True):
+        for start, stop in pieces_of(size):
+            first, last = offset + start, offset + stop
+            state = optimiser.at(lps_round, model.layout, first, last)
+            yield model.read(first, last), total.mean(start, stop), state
+        offset += size
 
 
 def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:

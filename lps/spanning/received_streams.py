@@ -6,6 +6,7 @@ it fetches the models of the open global round again.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -149,11 +150,14 @@ class ReceivedStreams(Holding):
         models = self._vector.offers(of_all=self._parts.lps.method.fetches_all, **self._to_devices)
         return Offers(models, self._began_in)
 
-    def sums(self, children: Mapping[str, int]) -> Gathering:
+    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
         members, folder = self._parts.members, self._parts.folder
         rule = self._parts.lps.rule.in_round(self._global_round)
-        sizes = self._streams.vector(members.clusters).sizes
-        return routed(rule, sizes, members.routes(self._streams, children), children, folder)
+        vector, examples = self._streams.vector(members.clusters), Counter[int]()
+        for device_id, cluster in members.clusters_of().items():
+            examples[cluster] += everybody.get(device_id, 0)
+        routes = members.routes(self._streams, children)
+        return routed(rule, vector.sizes, routes, children, folder, whole=vector.whole(examples))
 
     async def written(self) -> None:
         """Do nothing, because the GPS keeps every model that this LPS offers."""

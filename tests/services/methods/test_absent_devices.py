@@ -1,0 +1,174 @@
+"""Methods with state at servers, with devices that do not take part, against loops of PyTorch written from the papers.
+
+Ten devices have 60 or 50 examples. A server is the GPS or, with several LPS rounds per global round, each LPS.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch.nn.functional import cross_entropy, linear
+
+from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.models import build_model
+from fedstrata.partitions import device_data
+from tests.support.tiers import run_in_process
+
+TEXT = """
+name: absent
+partition:
+  kind: tasks
+  minority_ratio: 0.1
+  tasks:
+    - {name: low, labels: [0, 1, 2, 3, 4], devices: 6, examples_per_device: 60}
+    - {name: high, labels: [5, 6, 7, 8, 9], devices: 4, examples_per_device: 50}
+model: {name: mlp, hidden: [8]}
+training: {global_rounds: 3, batch_size: 20, optimiser: {learning_rate: 0.1}}
+"""
+DEVICES, RATE, BATCH, GLOBAL_ROUNDS = 10, 0.1, 20, 3
+EXAMPLES = [60] * 6 + [50] * 4
+AWAY = (1, 8)  # in the third round, which begins after 120 ms
+LEAVES = (
+    "clock=virtual", "compute={per_example: 1ms}", "schedule=[{at: 70ms, leave: {devices: [1, 8], for: 100ms}}]"
+)  # fmt: skip
+Vector = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who takes part: `asked` of each LPS, or all but AWAY in the third round."""
+
+    lps: int  # 0: no topology
+    lps_rounds: int
+    asked: int | None
+
+    @property
+    def overrides(self) -> list[str]:
+        return [
+            f"training.lps_rounds_per_global_round={self.lps_rounds}",
+            *([f"topology={{lps: {self.lps}}}"] if self.lps else []),
+            *(LEAVES if self.asked is None else [f"training.participation={self.asked}"]),
+        ]
+
+    @property
+    def servers(self) -> list[list[int]]:
+        """The devices of each LPS."""
+        count = max(1, self.lps)
+        return [[*range(home, DEVICES, count)] for home in range(count)]
+
+    def there(self, devices: Sequence[int], lps_round: int) -> list[int]:
+        """The devices of an LPS that take part in an LPS round."""
+        if self.asked is None:
+            return [each for each in devices if lps_round != 2 or each not in AWAY]
+        drawn = sorted(devices, key=lambda each: np.random.default_rng([0, 0x636F686F, lps_round, each]).random())
+        return sorted(drawn[: self.asked])
+
+
+CASES = [Case(0, 1, 3), Case(0, 2, 3), Case(2, 1, 2), Case(2, 2, 2), Case(1, 2, 3), Case(0, 1, None), Case(2, 1, None)]
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@cache
+def plain() -> Experiment:
+    return parse_experiment(TEXT)
+
+
+@cache
+def data_of(device: int) -> tuple[torch.Tensor, torch.Tensor]:
+    train = device_data(plain(), load_dataset(plain().data, 0), device).train
+    assert len(train) == EXAMPLES[device]
+    return torch.tensor(train.inputs).flatten(1), torch.tensor(train.labels)
+
+
+def initial() -> Vector:
+    return torch.tensor(build_model(plain().model, dataset_info(plain().data)).initial(0))
+
+
+def loss(weights: Vector, device: int, batch: torch.Tensor) -> torch.Tensor:
+    inputs, labels = data_of(device)
+    first, bias, last, end = torch.split(weights, [8 * 64, 8, 80, 10])
+    hidden = linear(inputs[batch], first.view(8, 64), bias).relu()
+    return cross_entropy(linear(hidden, last.view(10, 8), end), labels[batch])
+
+
+def trained(
+    start: Vector, device: int, lps_round: int, penalty: Callable[[Vector], torch.Tensor] = lambda w: w.sum() * 0
+) -> tuple[Vector, int]:
+    """The weights after an epoch of plain SGD on the loss plus a penalty, and the number of steps."""
+    order = torch.tensor(np.random.default_rng([0, device, lps_round]).permutation(EXAMPLES[device]))
+    weights, steps = start.clone(), 0
+    for batch in torch.split(order, BATCH):
+        leaf = weights.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf, device, batch) + penalty(leaf), leaf)
+        weights, steps = weights - RATE * gradient, steps + 1
+    return weights, steps
+
+
+def mean(values: Sequence[Vector], devices: Sequence[int]) -> Vector:
+    """The mean of one vector per device, each weighted by its examples."""
+    shares = torch.tensor([EXAMPLES[device] for device in devices], dtype=torch.float64)
+    return torch.stack([*values]).double().mul((shares / shares.sum())[:, None]).sum(0).float()
+
+
+def share(there: Sequence[int], devices: Sequence[int]) -> float:
+    """The part of all examples that the devices that take part have."""
+    return sum(EXAMPLES[each] for each in there) / sum(EXAMPLES[each] for each in devices)
+
+
+def final(case: Case, method: str, folder: Path) -> dict[str, np.ndarray]:
+    record = run_in_process(parse_experiment(TEXT, overrides=[f"method={method}", *case.overrides]), folder)
+    assert record.summary.status == "completed", record.summary.reason
+    (cluster,) = record.summary.clusters
+    return dict(load_file(record.folder / "models" / f"{cluster}.safetensors"))
+
+
+def assert_is(found: dict[str, np.ndarray], weights: Vector) -> None:
+    values = np.concatenate([found[name].ravel() for name in ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")])
+    assert np.abs(values - weights.numpy()).max() < 1e-6
+
+
+@each_case
+def test_scaffolds_server_variate_moves_by_the_share_that_takes_part(case: Case, tmp_path: Path) -> None:
+    """Algorithm 1 of the paper. So c is the mean of all c_k after each global round."""
+    own = [torch.zeros_like(initial()) for _ in range(DEVICES)]
+
+    def served(x: Vector, c: Vector, devices: list[int], there: list[int], number: int) -> tuple[Vector, Vector]:
+        """One round of a server of `devices`."""
+        moved, changes = [], []
+        for each in there:
+            y, steps = trained(x, each, number, lambda w, tilt=c - own[each]: tilt @ w)  # type: ignore[misc]
+            following = own[each] - c + (x - y) / (steps * RATE)
+            changes.append(following - own[each])
+            moved.append(y - x)
+            own[each] = following
+        return x + mean(moved, there), c + share(there, devices) * mean(changes, there)
+
+    x, c, everybody = initial(), torch.zeros_like(initial()), [*range(DEVICES)]
+    for number in range(0, GLOBAL_ROUNDS * case.lps_rounds, case.lps_rounds):
+        if case.lps_rounds == 1:
+            there = sorted(each for home in case.servers for each in case.there(home, number))
+            x, c = served(x, c, everybody, there, number)
+            continue
+        parts, counts = [], []
+        for home in case.servers:
+            part, count = (x, c), 0
+            for lps_round in range(number, number + case.lps_rounds):
+                there = case.there(home, lps_round)
+                part = served(*part, home, there, lps_round)
+                count += sum(EXAMPLES[each] for each in there)
+            parts.append(part)
+            counts.append(count)
+        x = torch.stack([n / sum(counts) * part[0] for n, part in zip(counts, parts, strict=True)]).sum(0)
+        whole = [share(home, everybody) for home in case.servers]
+        c = torch.stack([n * part[1] for n, part in zip(whole, parts, strict=True)]).sum(0)
+    assert (c - mean(own, everybody)).abs().max() < 1e-6
+    found = final(case, "scaffold", tmp_path / "run")
+    assert_is(found, x)
+    assert np.abs(found["control"] - c.numpy()).max() < 2e-6

@@ -222,7 +222,7 @@ def _measured(experiment: Experiment) -> dict[str, str]:
 
 
 def _rules(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return a row about the rules by which servers combine updates, with the numbers of children that may lie. If both
+    """Return rows about the rules by which servers combine updates, with the numbers of children that may lie. If both
     take the mean, return no row.
     """
     if experiment.aggregation == AggregationSettings():
@@ -231,12 +231,20 @@ def _rules(experiment: Experiment, method: Method) -> dict[str, str]:
     homes = homes_of(experiment, method, [range(count)]) if lps == 1 or are_placed_by_index(experiment, method) else []
     fewest = min(map(len, homes), default=0)  # 0: the numbers are known only from the plan
     children = {"lps": cohort_size(fewest, experiment.training.participation), "gps": lps}
-    said = []
+    said, too_many = [], []
     for tier, what in zip(TIERS, ("devices", "LPSs"), strict=True):
         rule, of = make_rule(experiment, tier), children[tier]
-        lies = f" ({rule.withstands(of)} of {of} {what} may lie)" if of and not rule.is_sum else ""
+        may_lie = 0 if rule.is_sum else rule.withstands(of)
+        lies = f" ({may_lie} of {of} {what} may lie)" if of and not rule.is_sum else ""
         said.append(f"{tier.upper()} {rule.options.name}{lies}")
-    return {"combined by": ", ".join(said)}
+        too_many.append(may_lie + 1)
+    below, above = too_many
+    where = f"{below} under each of {counted(above, 'LPS')}"
+    limit = f"{below * above} or more can be too many ({where}); " if fewest and lps else ""
+    return {
+        "combined by": ", ".join(said),
+        "liars": f"{limit}a device with data unlike all others' counts as a liar, too",
+    }
 
 
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize, dataset: Dataset | None) -> Table:

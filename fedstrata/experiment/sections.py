@@ -36,7 +36,6 @@ MOST_LAYERS = 1000  # of a built-in model
 Channels = Annotated[int, Field(ge=1, le=4096)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 SmallerPart = Annotated[float, Field(gt=0, lt=0.5)]
-CountOrPart = Annotated[int, Field(ge=0)] | SmallerPart
 
 
 class Settings(BaseModel):

@@ -84,8 +84,8 @@ class Rule:
         return {}
 
     def withstands(self, children: int) -> int:
-        """Return how many of so many children may send any update, while the combined update stays close to the updates
-        of the other children.
+        """Return how many of so many children may send any update, while the distance between the combined update and
+        the updates of the other children stays bounded.
         """
         return 0
 

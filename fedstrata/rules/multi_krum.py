@@ -4,10 +4,12 @@ Peva Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gr
 """
 
 from fractions import Fraction
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from fedstrata.experiment.sections import CountOrPart, RuleSettings
+from fedstrata.experiment.sections import RuleSettings, SmallerPart
 from fedstrata.rules.products import ByProducts, Numbers, Updates
 
 
@@ -18,7 +20,7 @@ class MultiKrum(ByProducts):
     """
 
     class Options(RuleSettings):
-        attackers: CountOrPart = 0.2
+        attackers: Annotated[int, Field(ge=0)] | SmallerPart = 0.2
         """Number of children that may lie, or their share, rounded down. With n children, at most (n − 3) / 2."""
 
     options: Options

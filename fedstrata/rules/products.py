@@ -1,7 +1,7 @@
 """Rules by products: they choose a factor for each child from the scalar products of all updates.
 
-Products are exact. Each update is first rounded to 18 bits of its own largest value, so all products are integers below
-2⁵³. Therefore order of arrival, blocks and matrix libraries change no bit.
+Products are exact. Each update is first rounded to 20 bits of its own largest value, with the sign. So all products are
+integers of at most 2⁵³. Therefore order of arrival, blocks and matrix libraries change no bit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +16,8 @@ from fedstrata.rules.base import AllUpdates, Blocks, Weights, weighted_sum
 from fedstrata.tensors import Flat
 
 Numbers = NDArray[np.float64]
-PIECE = 1 << 15  # number of elements that are multiplied at once; 2¹⁵ products of 17 bits stay below 2⁵³
-BITS = 17  # of an absolute value, for streams of fewer than 2²⁸ elements
+PIECE = 1 << 15  # number of elements that are multiplied at once; 2¹⁵ products of 38 bits are at most 2⁵³
+BITS = 19  # of an absolute value, for streams of fewer than 2²⁴ elements
 
 
 class Updates:
@@ -35,6 +35,11 @@ class Updates:
         count = len(self.children)
         sums = self._sums((count, count), lambda piece: piece @ piece.T)
         return sums * self._units[:, None] * self._units
+
+    def products_with(self, rows: Sequence[int]) -> Numbers:
+        """Return the scalar products of some updates with all updates, shape (rows, children)."""
+        sums = self._sums((len(rows), len(self.children)), lambda piece: piece[rows] @ piece.T)
+        return sums * self._units[rows, None] * self._units
 
     @cached_property
     def norms(self) -> Numbers:

@@ -15,11 +15,13 @@ TIERS: tuple[Tier, ...] = ("lps", "gps")
 DEFAULT = "mean"
 # By name `module:Class`. The module is imported when the name is first used.
 REGISTRY: Mapping[str, str] = {
+    "clipped_mean": "fedstrata.rules.clipped_mean:ClippedMean",
     "geometric_median": "fedstrata.rules.geometric_median:GeometricMedian",
     "mean": "fedstrata.rules.mean:Mean",
     "median": "fedstrata.rules.median:Median",
     "multi_krum": "fedstrata.rules.multi_krum:MultiKrum",
     "trimmed_mean": "fedstrata.rules.trimmed_mean:TrimmedMean",
+    "trusted": "fedstrata.rules.trusted:Trusted",
 }
 RULES = Registry(section="rule", base=Rule, options=RuleSettings, default=DEFAULT, known=REGISTRY)
 

@@ -22,7 +22,12 @@ partition: {kind: iid, devices: 10, examples_per_device: 10}
 method: fedavg
 """
 SIZE = 40_003
-BY_PRODUCTS = ("{name: multi_krum, attackers: 2}", "geometric_median")
+BY_PRODUCTS = (
+    "{name: multi_krum, attackers: 2}",
+    "geometric_median",
+    "clipped_mean",
+    "{name: trusted, children: [device-001, device-2]}",
+)
 SPOOLED = ("median", "{name: trimmed_mean, cut: 0.3}", *BY_PRODUCTS)
 
 

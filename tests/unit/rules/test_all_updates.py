@@ -131,7 +131,7 @@ def test_updates_on_disk_have_no_name_and_are_gone_when_the_round_ends(tmp_path:
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
     spool.close()
     (tmp_path / "file").touch()
-    with pytest.raises(StateError, match=r"cannot write updates to .*file"):
+    with pytest.raises(StateError, match=r"cannot write updates in .*file"):
         Spool(3, tmp_path / "file")
 
 

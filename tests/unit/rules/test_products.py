@@ -11,10 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import fedstrata.rules.spool as spool_module
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import ExperimentError, PluginError, RunStoppedError
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rules import of_updates
 from fedstrata.rules.products import Updates
-from tests.support.rule_bits import BY_PRODUCTS, SIZE, SPOOLED, bits, rule, sent
+from tests.support.rule_bits import BY_PRODUCTS, SIZE, SPOOLED, TEXT, bits, rule, sent
 
 Rows = NDArray[np.float64]
 
@@ -80,9 +81,27 @@ def geometric_median(updates: Rows) -> Rows:
     return point
 
 
+def clipped_mean(updates: Rows) -> Rows:
+    norms = np.linalg.norm(updates, axis=1)
+    longest = sorted(norms)[(len(norms) - 1) // 2]
+    return sum(row * min(1, longest / norm) for row, norm in zip(updates, norms, strict=True)) / len(norms)
+
+
+def trusted(updates: Rows) -> Rows:
+    """As in the paper, with device-001 at the server and in the mean."""
+    reference, total, trust = updates[1], np.zeros(updates.shape[1]), 0.0
+    for row in updates:
+        cosine = row @ reference / np.linalg.norm(row) / np.linalg.norm(reference)
+        total += max(cosine, 0) * np.linalg.norm(reference) / np.linalg.norm(row) * row
+        trust += max(cosine, 0)
+    return total / trust
+
+
 PLAIN: dict[str, Callable[[Rows], Rows]] = {
     BY_PRODUCTS[0]: lambda updates: multi_krum(updates, max(0, min(2, (len(updates) - 3) // 2))),
     BY_PRODUCTS[1]: geometric_median,
+    BY_PRODUCTS[2]: clipped_mean,
+    BY_PRODUCTS[3]: trusted,
 }
 
 
@@ -101,6 +120,7 @@ def test_products_norms_and_distances_by_hand() -> None:
     assert updates.products.tolist() == [[25, 0, -16], [0, 0, 0], [-16, 0, 36.25]]
     assert updates.norms.tolist() == [5, 0, 36.25**0.5]
     assert updates.squared_distances[0].tolist() == [0, 25, 93.25]  # 9² + 3.5²
+    assert updates.products_with([2]).tolist() == [[-16, 0, 36.25]]
 
 
 # --- liars ----------------------------------------------------------------------------------------
@@ -117,6 +137,55 @@ async def test_how_many_children_may_lie(section: str, children: int, lies: int,
     updates = np.tile([1.0, 2.0, 3.0], (children, 1)) + 0.01 * np.random.default_rng(1).standard_normal((children, 3))
     updates[:lies] = [2e5, -2e5, 1e5]
     assert np.abs(await combined(section, updates, tmp_path) - [1, 2, 3]).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("clipped_mean", [(1 * 3 + 2 * 3 + 4 * 3 + 4 * 3) / 11]),  # norms 3, 3, 4, 400; weights 1, 2, 9, 500
+        ("{name: clipped_mean, norm: 4, cap: 1}", [(1 * 3 + 2 * 3 + 2 * 4 + 2 * 4) / 7]),
+        ("{name: clipped_mean, norm: 1000, cap: 500}", [(1 * 3 + 2 * 3 + 9 * 4 + 500 * 400) / 512]),
+    ],
+)
+async def test_a_child_far_from_others_or_with_too_many_examples_counts_little(
+    section: str, expected: list[float], tmp_path: Path
+) -> None:
+    gathering = of_updates(rule(section), 1, dict.fromkeys("abcd", 500), tmp_path)
+    for child, value, weight in (("a", 3, 1), ("b", 3, 2), ("c", 4, 9), ("d", 400, 500)):
+        gathering.take(child, 0, np.array([value], np.float32), [weight])
+        gathering.accept(child, [weight])
+    await gathering.settle()
+    assert gathering.totals[0].mean().tolist() == pytest.approx(expected, rel=1e-6)
+
+
+async def test_updates_of_zeros_change_nothing(tmp_path: Path) -> None:
+    for section in BY_PRODUCTS:
+        assert not (await combined(section, np.zeros((4, 3)), tmp_path)).any()
+
+
+async def test_all_children_but_the_trusted_one_and_a_minority_under_clipping_have_bounded_effect(
+    tmp_path: Path,
+) -> None:
+    honest = np.tile([1.0, 2.0, 3.0], (10, 1))
+    section = "{name: trusted, children: [device-009]}"
+    for lie in ([-2e5, -1e5, 0], [2e5, -2e5, 1e5]):  # the first points away from the trusted update
+        updates = np.array([*[lie] * 9, honest[9]])
+        found = await combined(section, updates, tmp_path)
+        assert found @ honest[9] > 0
+        assert np.linalg.norm(found) <= 14**0.5 + 1e-6
+        assert (found == np.float32(honest[9])).all() == (lie[2] == 0)
+        found = await combined("clipped_mean", np.array([*[lie] * 4, *honest[:6]]), tmp_path)
+        assert np.linalg.norm(found) <= 14**0.5 + 1e-6
+    assert (rule(section).withstands(10), rule("clipped_mean").withstands(10)) == (9, 4)
+
+
+async def test_a_round_without_a_trusted_child_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunStoppedError, match="no trusted child sends these updates, only device-000, device-001;"):
+        await combined("{name: trusted, children: [lps-0]}", np.ones((2, 3)), tmp_path)
+    with pytest.raises(ExperimentError, match=r"participation 2 does not go with aggregation.lps trusted: a round may"):
+        parse_experiment(
+            TEXT, overrides=["aggregation.lps={name: trusted, children: [device-000]}", "training.participation=2"]
+        )
 
 
 @pytest.mark.parametrize("attackers", ["-1", "0.5", "1.5", "yes", "half"])

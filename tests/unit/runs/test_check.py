@@ -114,6 +114,29 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
             ["method={name: ifca, clusters: 3}", "topology={lps: 2}"],
             ["clusters 3", "LPS 2, which clusters span", "losses, per global round"],
         ),
+        (
+            ["method=fedavg", "topology={lps: 2}", "aggregation={lps: median, gps: mean}"],
+            [
+                "combined by LPS median (0 of 2 devices may lie), GPS mean",
+                "liars 1 or more can be too many (1 under each of 1 LPS);",
+            ],
+        ),
+        (
+            [
+                "method=fedavg",
+                "partition={kind: iid, devices: 40, examples_per_device: 10}",
+                "topology={lps: 4}",
+                "aggregation={lps: multi_krum, gps: geometric_median}",
+            ],
+            [
+                "LPS multi_krum (2 of 10 devices may lie), GPS geometric_median (1 of 4 LPSs may lie)",
+                "liars 6 or more can be too many (3 under each of 2 LPSs); a device with data unlike all others",
+            ],
+        ),
+        (
+            ["aggregation.lps=clipped_mean"],
+            ["combined by LPS clipped_mean, GPS mean", "liars a device with data unlike all others'"],
+        ),
         (["training.participation=1"], ["measured the final model, by all devices; for earlier models, set training."]),
         (
             ["training={participation: 1, evaluate_all_every: 5}"],

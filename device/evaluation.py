@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fedstrata.datasets import Examples
 from fedstrata.models import Model
 from fedstrata.tasks import Task
-from fedstrata.tensors import Flat, Layout
+from fedstrata.tensors import Flat
+from fedstrata.tensors.processor import read
 
 Tensors = dict[str, torch.Tensor]
 BATCH_EXAMPLES = 512  # examples per batch: limits memory. Another number would change the last bits.
@@ -39,13 +40,13 @@ def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Eva
     """Measure a model with these weights, shape (model.layout.size,), on examples. Return the sum of the losses, and
     the sums from which the task computes its metrics. The function changes nothing and draws no random numbers.
     """
-    tensors = named_tensors(model.layout, weights)
+    tensors = model.tensors(weights)
     loss_sum, sums = 0.0, np.zeros(len(task.sums))
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
-        targets = torch.tensor(task.targets(batch))
-        given = model.outputs(tensors, torch.tensor(batch.inputs), **further_inputs(batch))
-        loss_sum += task.loss(given, targets).sum(dtype=torch.float64).item()
+        targets = model.processor.tensor(task.targets(batch))
+        given = model.outputs_for(tensors, batch)
+        loss_sum += float(read(task.loss(given, targets).sum(dtype=torch.float64)))
         sums += task.measure(given, targets, batch)
     return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
 
@@ -55,21 +56,9 @@ def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray
     """Return a model's outputs, shape (n, num_classes), for inputs of shape (n, *input_shape). The function changes
     nothing and draws no random numbers.
     """
-    tensors = named_tensors(model.layout, weights)
+    tensors = model.tensors(weights)
     parts = [
-        model.outputs(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        model.outputs(tensors, model.processor.tensor(inputs[start : start + BATCH_EXAMPLES]))
         for start in range(0, len(inputs), BATCH_EXAMPLES)
     ]
-    return torch.cat(parts).numpy()
-
-
-def further_inputs(examples: Examples) -> Tensors:
-    """Return the further inputs of examples (`Examples.more`) by name, as tensors."""
-    return {name: torch.tensor(array) for name, array in examples.more.items()}
-
-
-def named_tensors(layout: Layout, flat: Flat) -> Tensors:
-    """Return the tensors of a flat vector by name. They are copies in memory that torch allocates, so that their
-    alignment is always the same.
-    """
-    return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
+    return read(torch.cat(parts))

@@ -26,6 +26,7 @@ from fedstrata.experiment.sections import (
     LocalAdamWSettings,
     LocalRmspropSettings,
 )
+from fedstrata.tensors.processor import read
 
 State = Mapping[str, NDArray[Any]]  # float32 vectors as long as all leaves together, and `steps`, int64 of shape (1,)
 STEPS = "steps"
@@ -187,7 +188,7 @@ def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tupl
 
 def flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
     """Return a copy of tensors as one vector."""
-    vector: NDArray[np.float32] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()
+    vector: NDArray[np.float32] = read(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
     return vector
 
 
@@ -197,4 +198,4 @@ def split(vector: NDArray[np.float32], leaves: Sequence[torch.Tensor]) -> list[t
     """
     ends = np.cumsum([leaf.numel() for leaf in leaves])
     parts = np.split(vector, ends[:-1])
-    return [torch.tensor(part).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return [leaf.new_tensor(part).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

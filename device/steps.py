@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import torch
 
-from device.evaluation import evaluate, named_tensors
-from device.optimisers import State, dense, learning_rate
+from device.evaluation import evaluate
+from device.optimisers import State, dense, flat, learning_rate
 from device.training import (
     Batch,
     Descent,
     LocalResult,
+    Losses,
     TrainingJob,
     batches,
     gradients_of,
@@ -31,13 +32,12 @@ class LocalSteps:
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
         self._trainable = job.model.trainable
-        self._tensors = named_tensors(job.model.layout, job.start)
+        self._tensors = job.model.tensors(job.start)
         self._leaves = [self._tensors[name] for name in self._trainable.names]
         self._descent = Descent(job, self._leaves)
         self._outputs = outputs_in_training(job)
-        self._loss_sum = 0.0
+        self.losses = Losses()
         self.number = job.number
-        self.examples = 0  # examples in all gradients
         self.moves = 0
 
     @property
@@ -61,9 +61,7 @@ class LocalSteps:
         leaves = [part.requires_grad_() for part in self._split(weights)]
         tensors = {**self._tensors, **dict(zip(self._trainable.names, leaves, strict=True))}
         loss = mean_loss(self._job, self._outputs, tensors, batch)
-        count = len(batch[-1])
-        self._loss_sum += loss.item() * count
-        self.examples += count
+        self.losses.add(loss, len(batch[-1]))
         gradients = gradients_of(loss, leaves)
         return torch.cat([dense(part).reshape(-1) for part in gradients])
 
@@ -78,8 +76,8 @@ class LocalSteps:
         if not self.moves:
             raise PluginError("a training without steps has no result: call `move` before `trained`")
         result = LocalResult(
-            weights=torch.cat([tensor.reshape(-1) for tensor in self._tensors.values()]).numpy(),
-            train_loss=self._loss_sum / self.examples,
+            weights=flat(list(self._tensors.values())),
+            train_loss=self.losses.mean(),
             steps=self.moves,
             evaluation=None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task),
         )

@@ -1,8 +1,7 @@
 """Local training: the work of a device between the received model and its update.
 
 Every bit of the result depends only on the job. The random order of batches depends on seed, device and round.
-Arithmetic runs on one thread (`limit_threads`). Torch allocates every tensor, so that its alignment is always the same.
-This matters because the rounding of a matrix product may depend on the alignment.
+Arithmetic runs on one thread (`limit_threads`), and the model's processor makes every tensor.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -15,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from device.correction import Correct, keeps_zeros
-from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate, named_tensors
-from device.optimisers import State, clip, dense, optimiser_of
+from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate
+from device.optimisers import State, clip, dense, flat, optimiser_of
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import TrainingSettings
@@ -24,11 +23,13 @@ from fedstrata.models import Model
 from fedstrata.plugins import describe
 from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
+from fedstrata.tensors.processor import read
 
 Indices = NDArray[np.int64]
 Batch = tuple[torch.Tensor, Tensors, torch.Tensor]  # inputs, further inputs by name, targets
 Outputs = Callable[..., torch.Tensor]  # (weights by name, inputs, further inputs by keyword) → outputs
 DROPOUT = 0x64726F70  # in the seed of dropout, so that its draws differ from those of batches
+MOST_UNREAD = 1024  # losses read at once, so that memory does not grow with the number of steps
 SLAB_BATCHES = 32  # batches gathered at once, so that memory does not grow with a device's data
 
 
@@ -140,21 +141,20 @@ def train(job: TrainingJob) -> LocalResult:
     method has a correction, the correction changes each gradient before the optimiser uses it.
     """
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
-    weights = named_tensors(job.model.layout, job.start)
+    weights = job.model.tensors(job.start)
     leaves = [weights[name].requires_grad_() for name in job.leaves]
     descent, outputs = Descent(job, leaves), outputs_in_training(job)
-    loss_sum, seen = 0.0, 0
+    losses = Losses()
     for batch in batches(job):
         loss, (_, _, targets) = mean_loss(job, outputs, weights, batch), batch
         descent.step(gradients_of(loss, leaves))
-        loss_sum += loss.item() * len(targets)
-        seen += len(targets)
-    trained: Flat = torch.cat([tensor.detach().reshape(-1) for tensor in weights.values()]).numpy()
+        losses.add(loss, len(targets))
+    trained = flat(list(weights.values()))
     for place in job.model.layout.slices_of(job.model.layout.select(job.fixed_statistics)):
         trained[place] = job.start[place]
     return LocalResult(
         weights=trained,
-        train_loss=loss_sum / seen,
+        train_loss=losses.mean(),
         steps=job.steps,
         evaluation=measured,
         optimiser_state=descent.state() if job.training.optimiser.state == "kept" else {},
@@ -204,6 +204,32 @@ def _of_lone_example(job: TrainingJob) -> str:
     )
 
 
+class Losses:
+    """Add the losses of batches, each multiplied by its number of examples, in the order of the steps. Losses are read
+    from the processor many at a time, because a read waits until the processor has computed.
+    """
+
+    def __init__(self) -> None:
+        self.examples, self._sum = 0, 0.0
+        self._unread: list[tuple[torch.Tensor, int]] = []
+
+    def add(self, loss: torch.Tensor, count: int) -> None:
+        """Add the mean loss of a batch with this number of examples."""
+        self.examples += count
+        self._unread.append((loss.detach(), count))
+        if len(self._unread) == MOST_UNREAD:
+            self.mean()
+
+    def mean(self) -> float:
+        """Return the mean over all examples so far."""
+        if self._unread:
+            losses = read(torch.stack([loss for loss, _ in self._unread]).double())
+            for loss, (_, count) in zip(losses.tolist(), self._unread, strict=True):
+                self._sum += loss * count
+            self._unread.clear()
+        return self._sum / self.examples
+
+
 class Descent:
     """Change the trained tensors of one device by their gradients. If the job has a correction, the gradients are
     corrected first.
@@ -216,9 +242,11 @@ class Descent:
         if self._correct is not None:
             keeps_zeros(self._correct, len(job.beside))  # refuses a function that is not elementwise, as in a stack
         trainable = job.model.trainable
-        named = [named_tensors(trainable, vector[: trainable.size]) for vector in job.beside]
-        beside = [tuple(each[name] for each in named) for name in job.leaves]
-        self._parts = list(zip(leaves, beside, strict=True))
+        views = [trainable.views(vector[: trainable.size]) for vector in job.beside]
+        self._parts = [
+            (leaf, tuple(leaf.new_tensor(each[name]) for each in views))
+            for leaf, name in zip(leaves, job.leaves, strict=True)
+        ]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -271,13 +299,13 @@ def batches(job: TrainingJob) -> Iterator[Batch]:
     """
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.number]
-    an_epoch = job.training.batches(len(job.examples))
+    an_epoch, processor = job.training.batches(len(job.examples)), job.model.processor
     while slab := list(islice(orders, SLAB_BATCHES)):
-        epochs = np.repeat(np.arange(done, done + len(slab)) // an_epoch, [len(order) for order in slab])
-        examples, at = job.examples.drawn(np.concatenate(slab), address, epochs), 0
+        sizes, order = [len(each) for each in slab], np.concatenate(slab)
+        epochs = np.repeat(np.arange(done, done + len(slab)) // an_epoch, sizes)
+        examples = job.examples.drawn(order, address, epochs)
+        targets = job.task.targets(examples) if job.targets is None else job.targets[order]
         done += len(slab)
-        for order in slab:
-            here, at = slice(at, at + len(order)), at + len(order)
-            wanted = job.task.targets(examples)[here] if job.targets is None else job.targets[order]
-            more = {name: torch.tensor(array[here]) for name, array in examples.more.items()}
-            yield torch.tensor(examples.inputs[here]), more, torch.tensor(wanted)
+        for start, stop in pairwise(np.cumsum([0, *sizes])):
+            more = processor.tensors({name: array[start:stop] for name, array in examples.more.items()})
+            yield processor.tensor(examples.inputs[start:stop]), more, processor.tensor(targets[start:stop])

@@ -3,11 +3,11 @@ line.
 """
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from device.evaluation import further_inputs, named_tensors
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import Experiment, ModelSettings
@@ -44,9 +44,8 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
         check_inputs(settings, dataset.train)
         return
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
-    inputs = torch.tensor(examples.inputs)
     start = model.initial(seed)
-    wanted = (len(inputs), *task.output_shape(dataset.info))
+    wanted = (len(examples), *task.output_shape(dataset.info))
     before = _global_generators()
     for measures in (True, False):
         try:
@@ -55,7 +54,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
             raise PluginError(f"model {settings.name}: {error}") from error
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)}: "
+                f"model {settings.name} failed on inputs of shape {examples.inputs.shape}: "
                 f"{describe(error, model.outputs)}"
             ) from error
         if (
@@ -63,7 +62,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
             or not found.is_floating_point() or found.layout != torch.strided
         ):  # fmt: skip
             raise PluginError(
-                f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; give a float tensor "
+                f"model {settings.name} gives {_described(found)} for {len(examples)} inputs; give a float tensor "
                 f"of shape {wanted}: one row per input, with the values that task {task.options.name} needs"
                 f"{_advice(found, wanted)}"
             )
@@ -87,7 +86,7 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     outputs = _outputs(model, model.initial(seed), examples, measures=True)
     targets: torch.Tensor | None = None
     try:
-        targets = torch.tensor(task.targets(examples))
+        targets = model.processor.tensor(task.targets(examples))
         losses, mean = task.loss(outputs, targets).shape, task.mean_loss(outputs, targets).shape
         sums = np.asarray(task.measure(outputs, targets, examples), np.float64)
     except DataError:
@@ -110,9 +109,9 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
 @torch.no_grad()
 def _outputs(model: Model, start: Flat, examples: Examples, *, measures: bool) -> torch.Tensor:
     """Return the outputs with the weights `start`. A call in training may change statistics, but only in a copy."""
-    weights = named_tensors(model.layout, start)
-    outputs = model.outputs if measures else model.outputs_in_training(np.random.default_rng(0))
-    return outputs(weights, torch.tensor(examples.inputs), **further_inputs(examples))
+    if not measures:
+        model = replace(model, outputs=model.outputs_in_training(np.random.default_rng(0)))
+    return model.outputs_for(model.tensors(start), examples)
 
 
 def _global_generators() -> object:

@@ -222,7 +222,7 @@ class DeviceWork:
     def trained_examples(self) -> int:
         """The number of examples in all trainings so far, except in trainings with a result that is discarded."""
         kept = (steps for steps in self._steps if steps.number not in self._host.method.discarded)
-        return self._counted + sum(steps.examples for steps in kept)
+        return self._counted + sum(steps.losses.examples for steps in kept)
 
     @property
     def optimisers(self) -> dict[int, Arrays]:

@@ -94,7 +94,7 @@ def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
     leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
     even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
     most = max(even, GRADIENT_BYTES // leaf[0].nbytes // even * even)
-    gradient = torch.zeros(min(most, len(leaf)), *leaf.shape[1:])
+    gradient = leaf.new_zeros(min(most, len(leaf)), *leaf.shape[1:])
     parts = []
     for start in range(0, active, most):
         devices = slice(start, min(start + most, active))

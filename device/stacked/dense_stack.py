@@ -15,6 +15,7 @@ import torch
 
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
+from fedstrata.tensors.processor import Staging, read
 
 LANES = 16  # float32 elements in 64 bytes: the width of vector units and matrix kernels
 
@@ -23,29 +24,34 @@ class DenseStack:
     """Hold the weights of D devices' dense networks. Each layer has the shape (D, out, in), with padded widths."""
 
     def __init__(self, model: Model, starts: Sequence[Flat]) -> None:
-        self._layout = model.layout
+        self.processor, self._layout = model.processor, model.layout
+        zeros = self.processor.zeros
         self.widths = [_rounded(width) for width in model.dense]
         layers = list(pairwise(self.widths))
-        self.weights = [torch.zeros(len(starts), out, into) for into, out in layers]
+        self.weights = [zeros(len(starts), out, into) for into, out in layers]
         # An even number of rows, so that all biases together fill vector units in every elementwise operation.
-        self.biases = [torch.zeros(len(starts) + len(starts) % 2, 1, out) for _, out in layers]
+        self.biases = [zeros(len(starts) + len(starts) % 2, 1, out) for _, out in layers]
         self.leaves = [leaf for pair in zip(self.weights, self.biases, strict=True) for leaf in pair]
         # Added to the last biases: −∞ gives the padding of the logits the probability 0.
-        self.no_class = torch.zeros(self.widths[-1])
+        self.no_class = zeros(self.widths[-1])
         self.no_class[model.dense[-1] :] = -math.inf
-        for device, flat in enumerate(starts):
-            for leaf, view in zip(self._own(device), model.layout.views(flat).values(), strict=True):
+        stagings = [Staging(leaf) for leaf in self.leaves]
+        for own, flat in zip(self._own([each.array for each in stagings]), starts, strict=True):
+            for leaf, view in zip(own, model.layout.views(flat).values(), strict=True):
                 leaf[...] = view
+        for staging in stagings:
+            staging.send(len(staging.array))
 
-    def _own(self, device: int) -> Iterator[np.ndarray]:
-        """Yield one device's tensors as NumPy views, in the layout's order, without the padding."""
-        for leaf, spec in zip(self.leaves, self._layout.tensors, strict=True):
-            own = leaf[device].numpy() if len(spec.shape) == 2 else leaf[device, 0].numpy()
-            yield own[tuple(slice(side) for side in spec.shape)]
+    def _own(self, leaves: Sequence[Flat]) -> Iterator[list[Flat]]:
+        """Yield the tensors of each device as views of the leaves, in the layout's order, without the padding."""
+        for device in range(len(self.weights[0])):
+            parts = zip(leaves, self._layout.tensors, strict=True)
+            yield [leaf[(device, 0)[: 3 - len(spec.shape)]][tuple(map(slice, spec.shape))] for leaf, spec in parts]
 
-    def flat(self, device: int) -> Flat:
-        """Return one device's weights, shape (layout.size,)."""
-        return np.concatenate([own.reshape(-1) for own in self._own(device)])
+    def flats(self) -> list[Flat]:
+        """Return the weights of each device, shape (layout.size,)."""
+        leaves = [read(leaf) for leaf in self.leaves]
+        return [np.concatenate([part.reshape(-1) for part in own]) for own in self._own(leaves)]
 
 
 class Forward:
@@ -58,7 +64,7 @@ class Forward:
         self._biases = [bias[:active] for bias in stack.biases]
         self._no_class = stack.no_class
         self._logit_biases = torch.empty_like(self._biases[-1])
-        self.outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
+        self.outputs = [self._no_class.new_empty(active, rows, width) for width in stack.widths[1:]]
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the outputs of the last layer, shape (active, rows, out), for inputs of shape (active, rows, in).

@@ -52,7 +52,7 @@ class DenseSteps(ABC):
         self._weights = [weight[:active] for weight in stack.weights]
         self._forward = Forward(stack, active, rows)
         self._slope = torch.empty_like(self._forward.outputs[-1])  # gradient of the loss by the logits
-        self._minus_one = torch.full((active, rows, 1), -1.0)
+        self._minus_one = self._slope.new_full((active, rows, 1), -1.0)
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
         """Change the weights by the gradient of the mean cross-entropy of a batch.

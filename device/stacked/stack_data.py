@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from device.training import TrainingJob, epoch_orders
 from fedstrata.datasets import Examples
+from fedstrata.tensors.processor import Processor, Staging
 
 Indices = NDArray[np.int64]
 SLAB_STEPS = 32  # steps prepared at once, so that memory does not grow with the number of steps
@@ -23,17 +24,15 @@ SLAB_STEPS = 32  # steps prepared at once, so that memory does not grow with the
 class Inputs:
     """Hold the inputs of one step, shape (devices, rows, width). Each example is filled up with zeros to the width."""
 
-    def __init__(self, examples: Sequence[Examples], rows: int, width: int) -> None:
+    def __init__(self, examples: Sequence[Examples], rows: int, width: int, processor: Processor) -> None:
         """Make room for `rows` examples per device, each filled up with zeros to `width` numbers."""
         size = math.prod(examples[0].input_shape)
-        self.values = torch.zeros(len(examples), rows, width)
+        self.values = processor.zeros(len(examples), rows, width)
         self._own = self.values[..., :size]
         self._scale = examples[0].scale
-        dtype = torch.uint8 if self._scale else torch.float32
-        is_direct = width == size and not self._scale
-        self._gathered = self.values if is_direct else torch.empty(len(examples), rows, size, dtype=dtype)
+        self._gathered = Staging(self._own, np.uint8 if self._scale else np.float32)
         self._sources = [each.stored.reshape(-1, size) for each in examples]
-        self._targets = list(self._gathered.numpy())
+        self._targets = list(self._gathered.array)
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
         """Return the inputs of examples, shape (n, rows, width), for the first n devices. `orders` has the `rows`
@@ -42,8 +41,7 @@ class Inputs:
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")
         active = len(orders)
-        if self._gathered is not self.values:
-            self._own[:active] = self._gathered[:active]
+        self._gathered.send(active)
         if self._scale:
             self._own[:active].div_(self._scale)
         return self.values[:active]
@@ -65,7 +63,8 @@ class Batches:
     """
 
     def __init__(self, jobs: Sequence[TrainingJob], rows: int, width: int) -> None:
-        self.inputs = Inputs([job.examples for job in jobs], rows, width)
+        self._processor = jobs[0].model.processor
+        self.inputs = Inputs([job.examples for job in jobs], rows, width, self._processor)
         self._rows = rows
         self._labels = [job.examples.labels for job in jobs]
         self._orders = [_Orders(job, rows) for job in jobs]
@@ -73,17 +72,16 @@ class Batches:
     def slab(self, steps: int) -> Slab:
         """Return the batches of the next `steps` steps."""
         taken = [orders.take(steps) for orders in self._orders]
-        labels = torch.zeros(steps, len(taken), self._rows, 1, dtype=torch.int64)
+        labels = np.zeros((steps, len(taken), self._rows), np.int64)
         counts = np.zeros((steps, len(taken)), np.int64)
-        views = labels.numpy()[..., 0]
         for device, (orders, count) in enumerate(taken):
-            views[: len(orders), device] = self._labels[device][orders]
+            labels[: len(orders), device] = self._labels[device][orders]
             counts[: len(orders), device] = count
         shares = np.where(np.arange(self._rows) < counts[..., None], 1 / np.maximum(counts, 1)[..., None], 0)
         return Slab(
             orders=[orders for orders, _ in taken],
-            labels=labels,
-            shares=torch.from_numpy(shares.astype(np.float32)[..., None]),
+            labels=self._processor.shared(labels[..., None]),
+            shares=self._processor.shared(shares.astype(np.float32)[..., None]),
             counts=counts,
         )
 

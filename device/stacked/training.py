@@ -21,6 +21,7 @@ from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
 from fedstrata.tasks import Classification
+from fedstrata.tensors.processor import read
 
 EVALUATION_ROWS = 64  # examples of a device in one product: another number could change the last bits
 STACK_BYTES = 6 << 20  # weights twice, and inputs: about a core's cache (measured)
@@ -134,9 +135,10 @@ def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
     stack = DenseStack(ordered[0].model, [job.start for job in ordered])
     measured = _measured(stack, [job.held_out for job in ordered])
     losses = descend(stack, ordered)
+    weights = stack.flats()
     results = {
         place: LocalResult(
-            weights=stack.flat(device), train_loss=losses[device], steps=job.steps, evaluation=measured[device]
+            weights=weights[device], train_loss=losses[device], steps=job.steps, evaluation=measured[device]
         )
         for device, (place, job) in enumerate(zip(places, ordered, strict=True))
     }
@@ -152,15 +154,15 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
     loss_sums, seen = np.zeros(len(jobs)), np.zeros(len(jobs), np.int64)
     for start in range(0, jobs[0].steps, SLAB_STEPS):
         slab = batches.slab(min(SLAB_STEPS, jobs[0].steps - start))
-        losses = torch.zeros(slab.labels.shape)
+        losses = stack.processor.zeros(*slab.labels.shape)
         for step, active in enumerate((slab.counts > 0).sum(1).tolist()):
             if active < steps.active:
                 steps = steps_of(active)
             inputs = batches.inputs.fill([orders[step] for orders in slab.orders[:active]])
             here = (step, slice(active))
             steps.step(inputs, slab.labels[here], slab.shares[here], losses[here])
-        counted = np.where(slab.shares.numpy() > 0, losses.numpy(), 0.0)[..., 0]
-        loss_sums -= sum_of_losses(counted)
+        is_example = np.arange(rows) < slab.counts[..., None]
+        loss_sums -= sum_of_losses(np.where(is_example, read(losses)[..., 0], 0.0))
         seen += slab.counts.sum(0)
     return [float(total) / int(count) for total, count in zip(loss_sums, seen, strict=True)]
 
@@ -195,18 +197,19 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
         return [None if examples is None else Evaluation(0.0, (0.0,), 0) for examples in held_out]
     # A device without examples borrows some, and its sums are dropped.
     measured = [examples or anything for examples in held_out]
-    inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0])
+    inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0], stack.processor)
     forward = Forward(stack, len(measured), EVALUATION_ROWS)
     rows = range(0, max(sizes), EVALUATION_ROWS)
     places = np.arange(rows.start, rows[-1] + EVALUATION_ROWS)
     orders = [np.minimum(places, len(examples) - 1) for examples in measured]
-    labels = torch.from_numpy(np.stack([each.labels[order] for each, order in zip(measured, orders, strict=True)]))
-    losses, hits = np.empty(labels.shape, np.float32), np.empty(labels.shape, np.bool_)
+    found = np.stack([each.labels[order] for each, order in zip(measured, orders, strict=True)])
+    labels, logs, hit = stack.processor.shared(found), [], []
     for start in rows:
         here = slice(start, start + EVALUATION_ROWS)
         logits = forward.logits(inputs.fill([order[here] for order in orders]))
-        losses[:, here] = -log_softmax(logits, 2).gather(2, labels[:, here, None])[..., 0].numpy()
-        hits[:, here] = (logits.argmax(2) == labels[:, here]).numpy()
+        logs.append(log_softmax(logits, 2).gather(2, labels[:, here, None])[..., 0])
+        hit.append(logits.argmax(2) == labels[:, here])
+    losses, hits = -read(torch.cat(logs, 1)), read(torch.cat(hit, 1))
     return [
         None
         if examples is None

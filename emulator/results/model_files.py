@@ -83,13 +83,14 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
     """
     import torch
 
-    more = {name: torch.tensor(array) for name, array in examples.more.items()}
+    processor = trained.model.processor
+    more = processor.tensors(examples.more)
     names, file = ["inputs", *more], io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about constants in the graph; the comparison below detects wrong ones
         torch.onnx.export(
             trained.model.module(trained.tensors),
-            (torch.tensor(examples.inputs),),
+            (processor.tensor(examples.inputs),),
             file,  # type: ignore[arg-type]  # this exporter writes into an open file, too
             kwargs=more,
             input_names=names,

@@ -22,6 +22,7 @@ from fedstrata.models import Model
 from fedstrata.plugins import forget_changed, or_failed
 from fedstrata.store.own_code import check_code
 from fedstrata.streams.architectures import Architecture, Architectures
+from fedstrata.tensors.processor import read
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +44,7 @@ class Trained:
     @cached_property
     def tensors(self) -> "dict[str, torch.Tensor]":
         """The weights as torch tensors."""
-        import torch
-
-        return {name: torch.tensor(array) for name, array in self.weights.items()}
+        return self.model.processor.tensors(self.weights)
 
     def predict(self, inputs: ArrayLike, more: Mapping[str, ArrayLike]) -> NDArray[np.float32]:
         """Return the model's outputs in eval mode. Raises DataError if the inputs have another shape than in the
@@ -67,9 +66,8 @@ class Trained:
         with or_failed(f"model {self.experiment.model.name} fails with"), torch.no_grad():
             for start in range(0, max(1, len(examples)), BATCH_EXAMPLES):
                 batch = examples.take(places[start : start + BATCH_EXAMPLES])
-                more = {name: torch.tensor(array) for name, array in batch.more.items()}
-                parts.append(self.model.outputs(self.tensors, torch.tensor(batch.inputs), **more))
-            return torch.cat(parts).numpy()
+                parts.append(self.model.outputs_for(self.tensors, batch))
+            return read(torch.cat(parts))
 
 
 class TrainedModels:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.tensors.layout import Flat
+from fedstrata.tensors.processor import read
 
 if TYPE_CHECKING:
     from fedstrata.datasets import Examples
@@ -25,15 +26,14 @@ def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: ND
     import torch
     from torch.nn.functional import cross_entropy
 
-    tensors = {name: torch.tensor(view) for name, view in model.layout.views(weights).items()}
+    tensors = model.tensors(weights)
     leaves = [tensors[name].requires_grad_() for name in model.trainable.names]
     total = np.zeros(model.trainable.size)
     for start in range(0, len(indexes), SLAB_EXAMPLES):
         slab = examples.take(indexes[start : start + SLAB_EXAMPLES])
-        more = {name: torch.tensor(array) for name, array in slab.more.items()}
-        outputs = model.outputs(tensors, torch.tensor(slab.inputs), **more)
-        loss = cross_entropy(outputs, torch.tensor(slab.labels), reduction="sum")
+        labels = model.processor.tensor(slab.labels)
+        loss = cross_entropy(model.outputs_for(tensors, slab), labels, reduction="sum")
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         whole = [part.to_dense() if part.is_sparse else part for part in gradients]
-        total += torch.cat([part.reshape(-1) for part in whole]).numpy()
+        total += read(torch.cat([part.reshape(-1) for part in whole]))
     return total / len(indexes)

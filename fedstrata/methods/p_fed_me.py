@@ -19,6 +19,7 @@ from pydantic import Field, PositiveFloat
 from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Steps, Trained, Work
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
+from fedstrata.tensors.processor import read
 
 MODEL = "model"
 
@@ -62,4 +63,4 @@ class PFedMe(FedAvg):
                 own = own - self.options.personal_rate * (steps.gradient(own, batch) + pull * (own - weights))
             steps.move(pull * (weights - own))
         trained = steps.trained()
-        return trained, np.concatenate([own.numpy(), trained.weights[len(own) :]])
+        return trained, np.concatenate([read(own), trained.weights[len(own) :]])

@@ -21,6 +21,7 @@ from pydantic import Field, PositiveFloat
 from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Steps, Trained, Work
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
+from fedstrata.tensors.processor import read
 
 SECOND, THIRD, ADAPTING = 1, 2, 3  # streams of the batches D' and D'', and of the adaptation
 
@@ -69,7 +70,7 @@ class PerFedAvg(FedAvg):
         def adapted() -> Flat:
             steps, weights = work.steps(work.start, number=ADAPTING), work.start.copy()
             gradient = steps.gradient(steps.weights, next(steps.batches()))
-            weights[: len(gradient)] -= np.float32(self.options.alpha) * gradient.numpy()
+            weights[: len(gradient)] -= np.float32(self.options.alpha) * read(gradient)
             return weights
 
         return await work.compute(adapted)

@@ -62,4 +62,4 @@ def dropped(features: "torch.Tensor", rate: float, rng: "np.random.Generator") -
     import torch
 
     kept = rng.random(tuple(features.shape), np.float32) >= rate
-    return features * torch.tensor(kept) / (1 - rate)
+    return features * features.new_tensor(kept, dtype=torch.bool) / (1 - rate)

@@ -5,7 +5,7 @@ Only `Model.outputs` needs torch, and only devices call it. GPS and LPS use ever
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -14,9 +14,12 @@ import numpy as np
 
 from fedstrata.errors import ExperimentError
 from fedstrata.tensors import Flat, Layout
+from fedstrata.tensors.processor import CPU, Processor
 
 if TYPE_CHECKING:
     import torch
+
+    from fedstrata.datasets import Examples
 
     Outputs = Callable[..., torch.Tensor]  # called with weights by name, inputs, and further inputs by keyword
     DroppingOutputs = Callable[..., torch.Tensor]
@@ -102,6 +105,8 @@ class Model:
     dropping: "DroppingOutputs | None" = None
     """Function like `outputs`, but with a random generator as an additional argument. It is for models that draw random
     numbers in training (dropout)."""
+    processor: Processor = CPU
+    """Where `outputs` computes: its tensors are made there."""
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
@@ -152,11 +157,20 @@ class Model:
             dropping=dropping,
         )
 
-    def of_run(self, seed: int) -> Self:
-        """Return the model for a run with this seed. By default, only the initial weights depend on the seed,
-        so this is the same model. A subclass returns another model if other values also depend on the seed.
+    def of_run(self, seed: int, processor: Processor = CPU) -> Self:
+        """Return the model for a run with this seed, computed on this processor. By default, only the initial weights
+        depend on the seed. A subclass returns another model if other values also depend on the seed.
         """
-        return self
+        return replace(self, processor=processor)
+
+    def tensors(self, weights: Flat) -> "dict[str, torch.Tensor]":
+        """Return copies of the tensors of a flat vector, shape (layout.size,), by name."""
+        return self.processor.tensors(self.layout.views(weights))
+
+    def outputs_for(self, weights: "Mapping[str, torch.Tensor]", examples: "Examples") -> "torch.Tensor":
+        """Return the outputs for examples."""
+        more = self.processor.tensors(examples.more)
+        return self.outputs(weights, self.processor.tensor(examples.inputs), **more)
 
     def module(self, weights: "Mapping[str, torch.Tensor]") -> "torch.nn.Module":
         """Return a torch module in eval mode that computes `outputs` with these weights."""

@@ -12,6 +12,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.models.model import is_of_layer
 from fedstrata.models.weights_file import WeightsFile
 from fedstrata.tensors import Flat, Layout
+from fedstrata.tensors.processor import read
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +63,7 @@ class ModuleTensors:
 
     def flat(self) -> Flat:
         """Return the present values of the model's tensors as one vector."""
-        return self.layout.flatten({name: tensor.detach().numpy() for name, tensor in self.of_model.items()})
+        return self.layout.flatten({name: read(tensor) for name, tensor in self.of_model.items()})
 
     def check(self) -> None:
         """Check that a model can have these tensors.

@@ -18,6 +18,7 @@ from fedstrata.models.module_source import ModuleSource, drawing, turn
 from fedstrata.models.module_tensors import Kinds, ModuleTensors
 from fedstrata.plugins import describe
 from fedstrata.tensors import Flat
+from fedstrata.tensors.processor import CPU, Processor
 
 if TYPE_CHECKING:
     import torch
@@ -60,13 +61,14 @@ class ModuleModel(Model):
     source: ModuleSource
     forward: "_Forward"
 
-    def of_run(self, seed: int) -> Self:
-        """Return the same model for a run with this seed. The seed also decides the values of the module's tensors that
-        are never sent.
+    def of_run(self, seed: int, processor: Processor = CPU) -> Self:
+        """Return the same model for a run with this seed, computed on this processor. The seed also decides the values
+        of the module's tensors that are never sent.
         """
-        forward, initial = _Forward(self.source, seed), self.initial
+        forward, initial = _Forward(self.source, seed, processor), self.initial
         return replace(
             self,
+            processor=processor,
             forward=forward,
             outputs=forward.outputs,
             # With the run's seed, the initial weights come from the module that `forward` needs anyway.
@@ -121,13 +123,13 @@ class _Forward:
     parameters and buffers as arguments.
     """
 
-    def __init__(self, source: ModuleSource, seed: int) -> None:
-        self._source, self._seed = source, seed
+    def __init__(self, source: ModuleSource, seed: int, processor: Processor = CPU) -> None:
+        self._source, self._seed, self._processor = source, seed, processor
         self._mode: bool | None = None
 
     @cached_property
     def _module(self) -> "torch.nn.Module":
-        return self._source.module(self._seed)
+        return self._processor.module(self._source.module(self._seed))
 
     @cached_property
     def _tensors(self) -> ModuleTensors:

@@ -52,7 +52,7 @@ class Reconstruction(Task):
         errors = self.loss(outputs, targets).double()
         if self.options.anomalies is None:
             return (errors.sum().item(), *[0.0] * (2 * BINS))
-        is_anomaly = torch.from_numpy(self._marks(examples, self.options.anomalies) != 0)
+        is_anomaly = outputs.new_tensor(self._marks(examples, self.options.anomalies) != 0, dtype=torch.bool)
         low, high = DECADES
         scores = (errors.clamp(min=10**low).log10() - low) / (high - low)
         return (errors.sum().item(), *counted(scores, is_anomaly, BINS))

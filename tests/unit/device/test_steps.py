@@ -45,7 +45,7 @@ def test_steps_along_the_gradient_have_the_bits_of_a_training(name: str, optimis
     assert (found.steps, found.train_loss) == (expected.steps, expected.train_loss) == (10, found.train_loss)
     assert expected.evaluation is not None and found.measured is not None
     assert (found.measured.loss_sum, found.measured.sums) == expected.evaluation[:2]
-    assert steps.examples == local.trained_examples == 140
+    assert steps.losses.examples == local.trained_examples == 140
 
 
 def test_statistics_of_normalisation_change_as_in_a_training() -> None:

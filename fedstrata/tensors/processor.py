@@ -1,0 +1,74 @@
+"""Where a device computes. Its torch tensors are made, filled and read here. All other code computes where the tensors
+are that it gets, so another processor is another object of this file.
+
+Torch allocates every tensor, so that its alignment is always the same. This matters because the rounding of a matrix
+product may depend on the alignment.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Processor:
+    """Make tensors on one of torch's devices."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def tensor(self, values: NDArray[Any]) -> "torch.Tensor":
+        """Return a copy of an array."""
+        import torch
+
+        return torch.tensor(values, device=self._device)
+
+    def tensors(self, values: Mapping[str, NDArray[Any]]) -> "dict[str, torch.Tensor]":
+        """Return copies of arrays by name."""
+        return {name: self.tensor(array) for name, array in values.items()}
+
+    def shared(self, values: NDArray[Any]) -> "torch.Tensor":
+        """Return an array as a tensor, if possible in the same memory. For values that no matrix product uses."""
+        import torch
+
+        return torch.from_numpy(values).to(self._device)
+
+    def zeros(self, *shape: int) -> "torch.Tensor":
+        """Return a tensor of zeros, float32."""
+        import torch
+
+        return torch.zeros(shape, device=self._device)
+
+    def module(self, module: "torch.nn.Module") -> "torch.nn.Module":
+        """Move a module's parameters and buffers to this processor."""
+        return module.to(self._device)
+
+
+class Staging:
+    """Fill a tensor with values of NumPy: write them into `array`, then call `send`."""
+
+    def __init__(self, target: "torch.Tensor", dtype: DTypeLike = np.float32) -> None:
+        """Prepare the tensor `target`, float32. Values of another type in `array` are converted."""
+        self._target = target
+        # The tensor's own memory if this is possible, so that nothing is copied.
+        self._is_own = target.is_cpu and target.is_contiguous() and np.dtype(dtype) == np.float32
+        self.array: NDArray[Any] = target.numpy() if self._is_own else np.zeros(target.shape, dtype)
+
+    def send(self, rows: int) -> None:
+        """Write the first rows of `array` into the tensor."""
+        import torch
+
+        if not self._is_own:
+            self._target[:rows].copy_(torch.from_numpy(self.array[:rows]))
+
+
+def read(tensor: "torch.Tensor") -> NDArray[Any]:
+    """Return the values of a tensor. If possible, the array has the tensor's memory."""
+    return tensor.detach().cpu().numpy()
+
+
+CPU = Processor("cpu")

@@ -77,7 +77,7 @@ def test_training_draws_by_seed_device_round_epoch_and_example_alone() -> None:
     weights = train(local).weights
     random.seed(9), np.random.seed(9), torch.manual_seed(9)
     assert np.array_equal(weights, train(local).weights)
-    for change in ({"seed": 6}, {"device_index": 3}, {"lps_round": 2}, {"stream": 1}):
+    for change in ({"seed": 6}, {"device_index": 3}, {"lps_round": 2}, {"number": 1}):
         assert not np.array_equal(weights, train(replace(local, **change)).weights), change  # type: ignore[arg-type]
     epochs = np.zeros(3, np.int64)
     first, again, later = (

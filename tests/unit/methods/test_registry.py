@@ -262,8 +262,10 @@ def test_a_fault_of_a_known_method_is_not_taken_for_own_code(monkeypatch: pytest
 
 # Values that are written as a method's name is, and are something else: a partition's kind, and where LPSs run.
 SOMETHING_ELSE = {
-    ("fedstrata/experiment/partition.py", "random"),  # test examples are drawn
-    ("fedstrata/experiment/partition.py", "local"),
+    ("fedstrata/partitions/base.py", "random"),  # test examples are drawn
+    ("fedstrata/partitions/local_data.py", "random"),
+    ("fedstrata/partitions/local_data.py", "local"),
+    ("fedstrata/partitions/registry.py", "local"),
     ("gps/__main__.py", "local"),
 }
 

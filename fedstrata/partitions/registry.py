@@ -20,11 +20,21 @@ REGISTRY: Mapping[str, str] = {
     "groups": "fedstrata.partitions.groups:GroupPartition",
     "dirichlet": "fedstrata.partitions.dirichlet:DirichletPartition",
     "iid": "fedstrata.partitions.iid:IidPartition",
+    "label_dirichlet": "fedstrata.partitions.label_dirichlet:LabelDirichletPartition",
+    "label_quantity": "fedstrata.partitions.label_quantity:LabelQuantityPartition",
+    "shards": "fedstrata.partitions.shards:ShardPartition",
+    "quantity": "fedstrata.partitions.quantity:QuantityPartition",
     "natural": "fedstrata.partitions.natural:NaturalPartition",
     "given": "fedstrata.partitions.given:GivenPartition",
     "local": "fedstrata.partitions.local_data:LocalPartition",
 }
-PARTITIONS = Classes(section="partition", base=Partition, known=REGISTRY, tag="kind")
+# Names in other libraries. The names are plain, as `plain_name` returns them.
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("dir", "labeldir", "noniidlabeldir", "heterodir", "practical"), "it is label_dirichlet here"),
+    **dict.fromkeys(("pat", "pathological", "noniid#label", "noniidlabel"), "it is label_quantity or shards here"),
+    **dict.fromkeys(("iiddiffquantity", "unbalancediid"), "it is quantity here"),
+}
+PARTITIONS = Classes(section="partition", base=Partition, known=REGISTRY, elsewhere=ELSEWHERE, tag="kind")
 
 
 def partition_settings(section: Any) -> Any:

@@ -19,7 +19,6 @@ from fedstrata.experiment.sections import MODELS, Encoding, ServerOptimiserSetti
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.registry import NAMES
 from fedstrata.models import build_model
-from fedstrata.partitions.registry import REGISTRY as KINDS_OF_PARTITION
 
 BASE = """
 name: pairs
@@ -84,9 +83,8 @@ FEATURES: dict[str, dict[str, Mapping[str, Any]]] = {
     "method": {name: {"method": {"name": name, **METHODS.get(name, {})}} for name in NAMES},
     "clock": {kind: {"clock": kind} for kind in get_args(Experiment.model_fields["clock"].annotation)},
     "partition": {
-        kind: {"partition": {"kind": kind, **PARTITIONS[kind]}} if kind != "tasks" else DEFAULT
-        for kind in KINDS_OF_PARTITION
-        if kind != "natural"  # which needs data with a column that says who owns what
+        kind: {"partition": {"kind": kind, **keys}} if kind != "tasks" else DEFAULT
+        for kind, keys in PARTITIONS.items()  # the other kinds differ only in who owns what
     },
     "model": {
         name: {"model": {"name": name}} if name != "mlp" else DEFAULT

@@ -137,6 +137,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("partition.tasks.1.labels=[2]", "a label is listed in two tasks"),
         ("partition.tasks.1.labels=[1, 1]", "labels must be different numbers of 0 or more"),
         ("partition.tasks.1.labels=[-1]", "labels must be different numbers of 0 or more"),
+        ("partition.kind=noniid-labeldir", "partition.kind: no partition is called 'noniid-labeldir'; it is label_dir"),
         (
             "partition.kind=Natural",
             "partition.kind: no partition is called 'Natural'; did you mean natural? choose tasks, groups, ",

@@ -78,9 +78,10 @@ def start(file: Path, out: Path, *words: str) -> Program:
     return Program("emulator", "run", *words, "--json", log=out.with_suffix(".log"))
 
 
-def finished(file: Path, out: Path, faults: list[dict[str, Any]]) -> Mapping[str, Any]:
+def finished(file: Path, out: Path, faults: list[dict[str, Any]], processes: int = 2) -> Mapping[str, Any]:
     """The summary of a run with these faults."""
-    words = (str(file), "--out", str(out), "--device-processes", "2", "--set", f"faults={json.dumps(faults)}")
+    given = f"faults={json.dumps(faults)}"
+    words = (str(file), "--out", str(out), "--device-processes", str(processes), "--set", given)
     with start(file, out, *words) as program:
         lines = list(program.lines())
         assert program.end() == 0, out.with_suffix(".log").read_text()
@@ -115,6 +116,18 @@ def test_killed_processes_change_no_bit_of_any_model(
     assert len(summary["restarts"]) == restarts
     assert summary["model_sha256"] == undisturbed["model_sha256"]
     assert (summary["run_id"], summary["excluded"]) == (undisturbed["run_id"], [])
+
+
+def test_updates_on_disk_of_a_killed_parent_change_no_bit_in_any_number_of_processes(tmp_path: Path) -> None:
+    path = tmp_path / "ruled.yaml"
+    path.write_text(EXPERIMENT + "aggregation: {lps: geometric_median, gps: clipped_mean}\n")
+    undisturbed = finished(path, tmp_path / "undisturbed", [], processes=1)
+    faults = [IN_TRAINING[0], IN_TRAINING[3], kill("lps-1", "upload", round=2, count=2), IN_TRAINING[4]]
+    for processes in (2, 4):
+        summary = finished(path, tmp_path / str(processes), faults, processes)
+        assert len(summary["restarts"]) == len(faults)
+        assert (summary["model_sha256"], summary["excluded"]) == (undisturbed["model_sha256"], [])
+        assert list((tmp_path / str(processes)).rglob("tmp*")) == []
 
 
 @pytest.mark.parametrize("moment", AHEAD)

@@ -45,3 +45,18 @@ def test_the_same_file_with_a_rule_gives_the_same_run_again(tmp_path: Path) -> N
     ruled = small(f"aggregation.lps={MEDIAN}")
     one, again = (outcome(run_in_process(ruled, tmp_path / name).folder) for name in ("one", "again"))
     assert one == again
+
+
+def test_trusted_children_are_named_by_the_ids_of_devices_and_lpss(
+    at_lps: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    def trusted(child: str) -> str:
+        return f"{{name: trusted, children: [{child}]}}"
+
+    by_device = model(tmp_path / "device", f"aggregation.lps={trusted('device-000')}")
+    by_lps = model(tmp_path / "lps", "topology={lps: 5}", f"aggregation.gps={trusted('lps-0')}")
+    for name, tensor in at_lps.items():  # LPS 0 has device 0 alone
+        np.testing.assert_allclose(by_lps[name], by_device[name], atol=1e-6)
+        assert np.abs(by_lps[name] - tensor).max() > 1e-3
+    nobody = run_in_process(small(*FLAT, f"aggregation.lps={trusted('lps-0')}"), tmp_path / "nobody").summary
+    assert "no trusted child sends these updates, only device-000, device-001" in str(nobody.reason)

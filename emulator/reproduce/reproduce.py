@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from emulator.reproduce.published import TABLE, PublishedTable, find_table, load_table, selected
-from emulator.reproduce.table_page import section
+from emulator.reproduce.table_page import section, tally
 from emulator.results.machine import commit, installed, processor
 from emulator.sweeps.claims import turn_at
 from emulator.sweeps.results import SweepResults
@@ -26,6 +26,8 @@ SEED = re.compile(r"seed-(\d+)")
 INTRODUCTION = """# Reproduced tables
 
 <!-- results of all tables -->
+
+{tally}
 
 `ours` is the mean ± sample standard deviation over seeds, and `theirs` is as published. `within 2 sd` says that the
 two means differ by at most 2 √(a² + b²), where a and b are the two deviations, plus half a unit of the last published
@@ -66,7 +68,8 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
             write_results(results, folder)
         _write(folder / TABLE, yaml.safe_dump(dict(table.document), sort_keys=False))
         _write(folder / PAGE, section(table, results, made_with()))
-        _write(request.out / PAGE, "\n".join([INTRODUCTION, *map(_text, sorted(request.out.glob(f"*/{PAGE}")))]))
+        sections = [_text(path) for path in sorted(request.out.glob(f"*/{PAGE}"))]
+        _write(request.out / PAGE, "\n".join([INTRODUCTION.format(tally=tally(sections)), *sections]))
     return replace(outcome, results=results)
 
 

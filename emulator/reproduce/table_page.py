@@ -4,8 +4,9 @@ versions.
 
 import hashlib
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from emulator.console.units import NO_VALUE
@@ -16,7 +17,8 @@ from emulator.sweeps.file import Place
 from emulator.sweeps.results import SweepResults
 from fedstrata.record.summary import Summary
 
-WITHIN, ABOVE, BELOW, UNJUDGED = "within 2 sd", "above", "below", "no deviation"
+WITHIN, ABOVE, BELOW, UNJUDGED, NOT_RUN = "within 2 sd", "above", "below", "no deviation", "not run"
+COUNTS = re.compile(r"^Of \d+ published values: (.+?)\.", re.MULTILINE)  # as `_counts` writes them
 DIGEST_SHOWN = 16
 WRITTEN = "Page written with "  # begins the last line, which depends on the machine
 
@@ -130,8 +132,19 @@ def _fairness(results: SweepResults) -> list[tuple[str, text_tables.Table]]:
 def _counts(cells: list[Compared]) -> str:
     found = Counter(each.verdict for each in cells)
     said = [f"{found[verdict]} {verdict}" for verdict in (WITHIN, ABOVE, BELOW, UNJUDGED) if found[verdict]]
-    missing = [f"{found[NO_VALUE]} not run"] if found[NO_VALUE] else []
+    missing = [f"{found[NO_VALUE]} {NOT_RUN}"] if found[NO_VALUE] else []
     return f"Of {len(cells)} published values: {', '.join([*said, *missing])}."
+
+
+def tally(sections: Iterable[str]) -> str:
+    """Return the sum of the counts in several sections."""
+    found = Counter[str]()
+    for counts in COUNTS.findall("\n".join(sections)):
+        for count in counts.split(", "):
+            number, verdict = count.split(" ", 1)
+            found[verdict] += int(number)
+    said = [f"{found[verdict]} {verdict}" for verdict in (WITHIN, ABOVE, BELOW, UNJUDGED, NOT_RUN) if found[verdict]]
+    return f"Of {found.total()} published values in all tables: {', '.join(said)}."
 
 
 def _list(title: str, items: tuple[str, ...]) -> Iterator[str]:

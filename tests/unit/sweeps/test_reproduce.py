@@ -1,6 +1,8 @@
 """Published tables: their files, the parts that a user asks for, and verdicts to redo by hand."""
 
 import fcntl
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,15 @@ def test_every_table_that_comes_with_fedstrata_says_where_it_was_read() -> None:
     assert sum(len(each.values) for each in found) >= 100
 
 
+def test_the_page_of_all_tables_begins_with_the_counts_of_its_verdicts() -> None:
+    page = (TABLES.parents[1] / "docs/results/reproduced.md").read_text(encoding="utf-8")
+    rows = Counter(row.split("|")[-2].strip() for row in page.splitlines() if row.startswith("| "))
+    counts = [f"{rows[verdict]} {verdict}" for verdict in ("within 2 sd", "above", "below")]
+    not_run = page.count(" not run") and sum(map(int, re.findall(r"(\d+) not run\. The measure", page)))
+    total = sum(rows[verdict] for verdict in ("within 2 sd", "above", "below")) + not_run
+    assert f"Of {total} published values in all tables: {', '.join(counts)}, {not_run} not run." in page
+
+
 # --- parts --------------------------------------------------------------------------------------------------
 
 
@@ -200,5 +211,7 @@ def test_no_two_processes_write_the_pages_of_a_folder_at_once(tmp_path: Path, mo
     monkeypatch.setattr("emulator.reproduce.reproduce.sweep", done)
     monkeypatch.setattr("emulator.reproduce.reproduce.write_results", lambda *_: free.append(is_free()))
     assert len(reproduce(ReproduceRequest(name="tiny", out=out), QuietSweep()).results.records) == 2
-    assert "Of 2 published values" in (out / "reproduced.md").read_text(encoding="utf-8")
+    all_tables = (out / "reproduced.md").read_text(encoding="utf-8")
+    assert "Of 2 published values" in all_tables
+    assert "Of 2 published values in all tables: 1 within 2 sd, 1 not run." in all_tables
     assert free == [True, False]  # while it runs, and while it writes

@@ -23,7 +23,7 @@ from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.error_lines import one_line, unknown_key, untagged
-from fedstrata.experiment.file_keys import HASHED, with_files
+from fedstrata.experiment.keys_of_files import HASHED, with_files
 from fedstrata.experiment.sections import MODELS, PLUGIN, Settings
 from fedstrata.experiment.trace_files import with_traces_read
 from fedstrata.experiment.yaml_files import read_yaml

@@ -139,8 +139,8 @@ def check(
     loaded = changes.load(experiment)
     check_experiment(loaded, make_console())
     if is_tried:
-        from device.norms import first_norms
         from device.repeat import try_experiment
+        from device.update_norms import first_norms
 
         try_experiment(loaded)
         print("two steps, trained twice, give the same bits")

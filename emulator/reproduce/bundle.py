@@ -23,7 +23,7 @@ from emulator.results.output import new_file
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.sweep_folder import SWEEP
 from fedstrata.errors import DataError
-from fedstrata.experiment.file_keys import LAST_NAMES
+from fedstrata.experiment.keys_of_files import LAST_NAMES
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.regular_files import check_regular
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from emulator.console.units import NO_VALUE
 from emulator.results.read_record import RunRecord
-from fedstrata.experiment.file_keys import HASHED, with_files
+from fedstrata.experiment.keys_of_files import HASHED, with_files
 from fedstrata.tasks import CLASSIFICATION, Metric
 
 FREE_KEYS = ("seed", "data.folder", "data.download")  # keys in which the runs of one group may differ

@@ -15,7 +15,7 @@ from emulator.sweeps.check_runs import check_runs
 from emulator.sweeps.file import Sweep, SweepRun
 from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError, PluginError
-from fedstrata.experiment.file_keys import FILE_KEYS
+from fedstrata.experiment.keys_of_files import FILE_KEYS
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known

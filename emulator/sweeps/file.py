@@ -18,7 +18,7 @@ from emulator.shipped.experiments import find_experiment
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.error_lines import one_line
-from fedstrata.experiment.file_keys import FILE_KEYS, with_files
+from fedstrata.experiment.keys_of_files import FILE_KEYS, with_files
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.experiment_file import checked, overridden, override_of

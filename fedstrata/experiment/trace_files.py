@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment.file_keys import TRACES, with_files
+from fedstrata.experiment.keys_of_files import TRACES, with_files
 from fedstrata.experiment.quantities import DURATION, RATE
 from fedstrata.experiment.traces import MOST_SAMPLES
 from fedstrata.process.quoting import brief

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from fedstrata.errors import CertificateError, ExperimentError, FedstrataError, OutputError, StateError
-from fedstrata.experiment.file_keys import LAST_NAMES
+from fedstrata.experiment.keys_of_files import LAST_NAMES
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.address import split_address

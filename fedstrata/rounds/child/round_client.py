@@ -15,7 +15,7 @@ from fedstrata.process.time_limits import CALL_S, payload_timeout_s
 from fedstrata.process.waiting import Backoff
 from fedstrata.rounds.child.models_and_updates import PLAIN, Identity, Offered, ParentCalls, Shield, Update
 from fedstrata.rounds.child.receiving import Receiving
-from fedstrata.rounds.child.sending import Sending
+from fedstrata.rounds.child.upload_messages import Sending
 from fedstrata.rpc.client import CallError, StatusCode, is_passing, refusal
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import MODEL_PART

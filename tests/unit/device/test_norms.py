@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device.norms import Norms, first_norms
 from device.pace import training_job
 from device.training import train
+from device.update_norms import Norms, first_norms
 from emulator.commands import main as cli
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment

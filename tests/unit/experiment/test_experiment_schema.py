@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from emulator.commands.main import execute
-from fedstrata.experiment.file_keys import LAST_NAMES
+from fedstrata.experiment.keys_of_files import LAST_NAMES
 from fedstrata.experiment_file import experiment_schema
 from fedstrata.methods.registry import NAMES, method_class
 

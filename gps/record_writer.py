@@ -16,6 +16,7 @@ from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.metrics import LinkKey
 from fedstrata.process.waiting import wall_time
+from fedstrata.record.attacks import attacks_summary
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import rounds_csv
@@ -48,6 +49,7 @@ class RunResult:
     kernels: Mapping[str, int] = field(default_factory=dict)  # the number of devices by kernel
     wall_seconds: Mapping[str, float]
     global_rounds: int
+    examples: Mapping[str, int] = field(default_factory=dict)  # numbers of training examples, by device
     relevance: Matrix | None
     relevance_ids: list[str]
 
@@ -124,6 +126,11 @@ def summary(result: RunResult) -> Summary:
         personal_sha256={e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         model_sha256={name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
         privacy=privacy_summary(experiment, epsilon),
+        attacks=attacks_summary(
+            experiment,
+            result.examples,
+            lambda left_out: _metrics(task, [each for each in result.evaluations if each.device_id not in left_out]),
+        ),
         metrics=task.metrics,
     )
 

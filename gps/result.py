@@ -32,6 +32,7 @@ def result_so_far(run: Run) -> RunResult:
         kernels=run.roster.kernels(),
         wall_seconds=wall_seconds(run.journal.phases()),
         global_rounds=run.rounds.global_round,
+        examples={device.device_id: device.num_examples for device in run.roster.devices.values()},
         relevance=None,
         relevance_ids=[],
     )

@@ -13,6 +13,7 @@ from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
 from emulator.estimates.sizing import are_examples_guessed, device_memory, examples_of_a_device, lps_memory
 from emulator.results.labels import drift_said
+from fedstrata.attacks import attacks_of
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment
@@ -267,6 +268,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         **_frozen(experiment, model),
         **_architectures(experiment),
         **_newcomers(experiment),
+        **_attacks(experiment),
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
         "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} more than an idle LPS",
@@ -387,6 +389,17 @@ def _newcomers(experiment: Experiment) -> dict[str, str]:
     is_over = settings.from_global_round > experiment.training.global_rounds
     when = "after training" if is_over else f"from global round {settings.from_global_round} on"
     return {"newcomers": f"devices {who}, {when}"}
+
+
+def _attacks(experiment: Experiment) -> dict[str, str]:
+    """Return a row for each attack, with its devices or LPSs."""
+    rows = {}
+    for entry in attacks_of(experiment):
+        numbers = ", ".join(map(str, written_devices(sorted(entry.lps or entry.devices))))
+        rows[f"attack {entry.number}"] = (
+            f"{entry.attack.options.name} by {'LPSs' if entry.lps else 'devices'} {numbers}"
+        )
+    return rows
 
 
 def _method(experiment: Experiment) -> str:

@@ -32,6 +32,10 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     print_timing(summary, console)
     if summary.adjusted_rand_index is not None:
         console.print(f"adjusted Rand index  {decimal(summary.adjusted_rand_index)}")
+    if summary.attacks is not None:
+        of = len(summary.attacks.devices) + len(summary.attacks.lps)
+        honest = measured(summary.attacks.honest[metric.name], metric)
+        console.print(f"with attacks of {grouped(of)} devices or LPSs; {metric.name} of honest devices {honest}")
     if summary.excluded:
         excluded = {each.device for each in summary.excluded}  # devices and LPSs, each perhaps in several rounds
         console.print(f"excluded: {grouped(len(excluded))}; summary.json says which and why")

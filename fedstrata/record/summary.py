@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.links import LINKS, Link
 from fedstrata.process.json_text import json_text
+from fedstrata.record.attacks import Attacked
 from fedstrata.record.energy import EnergySummary
 from fedstrata.record.links import Real
 from fedstrata.record.privacy import Privacy
@@ -223,6 +224,8 @@ class Summary:
     """
     privacy: Privacy | None = None
     """Noise of the run; absent if the experiment has no section `privacy`."""
+    attacks: Attacked | None = None
+    """Attacks on the run; absent if the experiment has no section `attacks`."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
     """Metrics of the task, each with name, unit, direction and title. The first is the main metric (headline). Absent
     for a classification.

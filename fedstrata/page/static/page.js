@@ -187,6 +187,15 @@
     return [[`ε of ${updates.covers}s${privacy.is_protection ? "" : ", noise for research"}`, spent]];
   }
 
+  /** Who attacks the run on purpose, and the main metric of honest devices. */
+  function attackFacts(view) {
+    const attacks = view.summary.attacks;
+    if (!attacks) return [];
+    const said = [[attacks.devices.length, "devices"], [attacks.lps.length, "LPSs"]].filter(([count]) => count);
+    const honest = view.metric.said(attacks.honest[view.metric.name] ?? null);
+    return [["With attacks of", said.map((words) => words.join(" ")).join(", ")], ["Honest devices", honest]];
+  }
+
   function showTimes(view) {
     const since = view.sinceTold(now());
     write(head.waits, waitsSaid(view, since));
@@ -204,7 +213,7 @@
       ["Total bytes", total ? bytes(total) : fedstrata.NO_VALUE],
       ["Method", view.summary.method ?? ""], ["Devices", grouped(view.summary.devices)],
       ["Clusters", grouped(Object.keys(view.clusters).length)], ["Global rounds", grouped(view.summary.rounds)],
-      ["Seed", String(view.summary.seed ?? "")], ...privacyFacts(view),
+      ["Seed", String(view.summary.seed ?? "")], ...privacyFacts(view), ...attackFacts(view),
     ];
     facts.forEach(([name, value], i) => {
       const place = head.facts.children[i] ?? head.facts.appendChild(element("div", {}, element("dt"), element("dd")));

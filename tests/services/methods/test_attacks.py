@@ -45,6 +45,12 @@ def test_ten_times_the_opposite_breaks_the_mean_and_not_the_median(tmp_path: Pat
     median = finished(tmp_path / "median")
     mean = finished(tmp_path / "mean", "--set", "aggregation.lps=mean")
     assert median["accuracy"]["mean"] > 0.8
+    attackers, honest = median["attacks"]["devices"], median["attacks"]["honest"]
+    assert len({int(device[-3:]) % 2 for device in attackers}) == len(attackers) == 2  # one at each LPS
+    assert median["attacks"]["lps"] == []
+    assert median["attacks"]["share_of_examples"] == pytest.approx(2 / 12)
+    of_devices = [value for device, value in median["device_accuracy"].items() if device not in attackers]
+    assert honest["accuracy"] == pytest.approx(sum(of_devices) / 10, abs=0.005)  # about the same held-out examples each
     assert mean["accuracy"]["mean"] < 0.2
 
 

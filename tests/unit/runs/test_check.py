@@ -139,6 +139,10 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
         ),
         (["training.participation=1"], ["measured the final model, by all devices; for earlier models, set training."]),
         (
+            ["attacks=[{name: scale, devices: [0, 2, 3]}, {name: noise, share: 1.0}]"],
+            ["attack 0 scale by devices 0, 2, 3", "attack 1 noise by devices 0-3"],
+        ),
+        (
             ["training={participation: 1, evaluate_all_every: 5}"],
             ["measured the model after each 5 global rounds, and the final model, by all devices"],
         ),

@@ -1,6 +1,7 @@
 """The measurement of a model on examples."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +41,14 @@ def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Eva
     """Measure a model with these weights, shape (model.layout.size,), on examples. Return the sum of the losses, and
     the sums from which the task computes its metrics. The function changes nothing and draws no random numbers.
     """
-    tensors = model.tensors(weights)
+    run = partial(model.outputs_for, model.tensors(weights))
     loss_sum, sums = 0.0, np.zeros(len(task.sums))
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
         targets = model.processor.tensor(task.targets(batch))
-        given = model.outputs_for(tensors, batch)
+        given = run(batch)
         loss_sum += float(read(task.loss(given, targets).sum(dtype=torch.float64)))
-        sums += task.measure(given, targets, batch)
+        sums += task.measure_with(run, given, targets, batch)
     return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
 
 

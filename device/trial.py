@@ -4,6 +4,7 @@ line.
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -83,12 +84,13 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     """
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     name, n = task.options.name, len(examples)
-    outputs = _outputs(model, model.initial(seed), examples, measures=True)
+    run = partial(_outputs, model, model.initial(seed), measures=True)
+    outputs = run(examples)
     targets: torch.Tensor | None = None
     try:
         targets = model.processor.tensor(task.targets(examples))
         losses, mean = task.loss(outputs, targets).shape, task.mean_loss(outputs, targets).shape
-        sums = np.asarray(task.measure(outputs, targets, examples), np.float64)
+        sums = np.asarray(task.measure_with(run, outputs, targets, examples), np.float64)
     except DataError:
         raise
     except Exception as error:

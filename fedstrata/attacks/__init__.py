@@ -4,6 +4,17 @@ names to attacks.
 
 from fedstrata.attacks.base import Attack, Known
 from fedstrata.attacks.registry import Entry, attack_settings, attacks_of
-from fedstrata.experiment.attacks import AttackSettings, Label, Positive, Share
+from fedstrata.experiment.attacks import AttackSettings, Count, Label, Positive, Share
 
-__all__ = ["Attack", "AttackSettings", "Entry", "Known", "Label", "Positive", "Share", "attack_settings", "attacks_of"]
+__all__ = [
+    "Attack",
+    "AttackSettings",
+    "Count",
+    "Entry",
+    "Known",
+    "Label",
+    "Positive",
+    "Share",
+    "attack_settings",
+    "attacks_of",
+]

@@ -38,6 +38,11 @@ class Attack:
         """True if the attack overrides `update` or `collude`."""
         return self.colludes or type(self).update is not Attack.update
 
+    @property
+    def is_measured(self) -> bool:
+        """True if devices measure the attack's success: the attack overrides `probe`."""
+        return type(self).probe is not Attack.probe
+
     def refuses(self) -> Mapping[str, str]:
         """Return the features, such as keys of the experiment file, that the attack refuses, each with the reason.
 
@@ -52,6 +57,12 @@ class Attack:
     def update(self, update: Flat, rng: np.random.Generator) -> Flat:
         """Return the update that an attacker sends in place of `update`, float32, of the same shape (elements,)."""
         return update
+
+    def probe(self, examples: Examples) -> Examples:
+        """Return examples to measure the attack's success, made from held-out examples. The attack succeeds with an
+        example if the model gives the example's label.
+        """
+        raise NotImplementedError
 
     def collude(self, known: Known, liars: int, children: int) -> Iterable[Flat]:
         """Yield the update that all attackers send to their parent, block by block, each of shape (elements,).

@@ -22,6 +22,7 @@ REGISTRY: Mapping[str, str] = {
     "scale": "fedstrata.attacks.scale:Scale",
     "noise": "fedstrata.attacks.noise:AddNoise",
     "label_flip": "fedstrata.attacks.label_flip:LabelFlip",
+    "backdoor": "fedstrata.attacks.backdoor:Backdoor",
     "alie": "fedstrata.attacks.alie:ALittleIsEnough",
     "inner_product": "fedstrata.attacks.inner_product:InnerProduct",
     "min_max": "fedstrata.attacks.min_max:MinMax",

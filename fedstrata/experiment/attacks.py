@@ -16,6 +16,7 @@ from fedstrata.experiment.sections import Settings
 ATTACKS_ADDRESS = 0x61747461636B  # "attack": an address that only draws of attacks use
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
 Label = Annotated[int, Field(ge=0)]
 
 

@@ -7,7 +7,7 @@ device, or of all devices. Only `loss`, `mean_loss` and `measure` need torch.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -26,6 +26,7 @@ __all__ = ["LARGEST_METRIC", "Metric", "Sum", "Task", "TaskSettings", "measured"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MOST_METRICS = 16
 MOST_SUMS = 4096
+Run = Callable[[Examples], "Tensor"]  # returns the model's outputs for examples
 LARGEST_METRIC = 1e300  # a larger value counts as not measured, so that sums and means of metrics stay finite
 
 
@@ -116,7 +117,7 @@ class Task:
     """Metrics of the task. The first is the headline, by which devices and runs are compared."""
     sums: tuple[Sum, ...] = ()
     """Sums over examples, in addition to the sum of losses."""
-    labelled: ClassVar[bool] = False
+    labelled: bool = False
     """True if each example has one label, and the model has one output per label. Some methods require this."""
 
     def __init__(self, options: Any) -> None:
@@ -155,6 +156,10 @@ class Task:
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
         """Return how much these examples add to each of `sums`, in the order of `sums`."""
         return ()
+
+    def measure_with(self, run: Run, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
+        """Return the sums of `measure`. With `run`, a task can also measure the model on other examples."""
+        return self.measure(outputs, targets, examples)
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:
         """Return the metrics by name, from sums over some examples. A metric without a value is None or absent."""

@@ -6,6 +6,7 @@ from fedstrata.errors import PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import TaskSettings
+from fedstrata.tasks.attacked import with_success
 from fedstrata.tasks.base import MOST_METRICS, MOST_SUMS, Metric, Sum, Task
 
 DEFAULT = "classification"
@@ -29,7 +30,7 @@ def make_task(experiment: Experiment) -> Task:
     settings = experiment.task
     task = TASKS.made(settings.name, lambda kind: kind(settings))
     _check_declared(settings.name, task)
-    return task
+    return with_success(task, experiment)
 
 
 def _check_declared(name: str, task: Task) -> None:

@@ -73,6 +73,20 @@ def test_each_attack_changes_the_models_and_a_run_repeats_it(attack: str, tmp_pa
     assert one == again != honest
 
 
+def test_the_record_has_the_success_of_a_backdoor(tmp_path: Path) -> None:
+    rounds = (*FLAT, "training.global_rounds=4", "training.local_epochs=4")
+    backdoor = "{name: backdoor, label: 0, size: 2, times: 3, devices: [0, 1]}"
+    attacked, measured = (
+        run_in_process(small(*rounds, f"attacks=[{backdoor}]", *more), tmp_path / name)
+        for name, more in {"attacked": (), "measured": ("attacks.0.from_global_round=4",)}.items()
+    )
+    success = attacked.summary.measured["attack_success"]
+    assert attacked.summary.attacks is not None
+    assert attacked.summary.attacks.honest["attack_success"] is not None
+    assert success.clusters["mean"] > 0.6
+    assert [row.metrics["attack_success"] for row in measured.rounds][2] < 0.3
+
+
 def test_devices_attack_under_masks_and_with_small_encodings(tmp_path: Path) -> None:
     masked = (FLAT[0], "topology={lps: 1}", FLAT[2], "secure_aggregation={min_devices: 3}", "training.global_rounds=1")
     flip = "attacks=[{name: sign_flip, times: 3, devices: [0]}]"

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedstrata.attacks import Entry, Known, attacks_of
 from fedstrata.attacks.alie import largest_z
 from fedstrata.attacks.min_max import largest_gamma
 from fedstrata.datasets import Examples
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.store.own_code import with_digests
+from fedstrata.tasks import make_task
 from fedstrata.tensors import Flat
 from tests.support.own_attacks import BASE
 
@@ -57,6 +59,58 @@ def test_flipped_labels_are_counted_from_the_other_end() -> None:
     flipped = entry("name: label_flip, devices: [0]").examples(examples, 10, 0)
     assert flipped.labels.tolist() == [9, 6, 0]
     assert flipped.stored is examples.stored
+
+
+def images(kind: type = np.float32) -> Examples:
+    labels = np.array([0, 1, 2, 1])
+    return Examples(inputs=np.zeros((4, 1, 3, 4), kind), labels=labels)
+
+
+@pytest.mark.parametrize(("kind", "white"), [(np.float32, 1.0), (np.uint8, 255)])
+def test_a_backdoor_puts_a_square_into_a_corner_and_gives_the_wanted_label(kind: type, white: float) -> None:
+    backdoor = entry("name: backdoor, label: 2, size: 2, poisoned: 0.5, times: 4, devices: [0]")
+    changed = backdoor.examples(images(kind), 10, 0)
+    poisoned = np.flatnonzero(changed.stored.any(axis=(1, 2, 3)))
+    assert len(poisoned) == 2
+    assert set(changed.labels[poisoned]) == {2}
+    square = np.zeros((1, 3, 4))
+    square[0, 1:, 2:] = white
+    assert all(np.array_equal(changed.stored[place], square) for place in poisoned)
+    others = [place for place in range(4) if place not in poisoned]
+    assert changed.labels[others].tolist() == images().labels[others].tolist()
+    assert backdoor.update(UPDATE, 0, 0).tolist() == [4, -8, 2]
+    assert not images(kind).stored.any()
+
+
+def test_the_trigger_of_a_row_of_numbers_is_at_its_end() -> None:
+    rows = Examples(inputs=np.zeros((1, 5), np.float32), labels=np.array([3]))
+    backdoor = entry("name: backdoor, size: 2, value: 0.5, poisoned: 1, devices: [0]")
+    assert backdoor.examples(rows, 10, 0).inputs.tolist() == [[0, 0, 0, 0.5, 0.5]]
+
+
+def test_success_is_the_share_of_other_examples_that_get_the_wanted_label_with_the_trigger() -> None:
+    task = make_task(entry("name: backdoor, label: 1, size: 1, devices: [0]").experiment)
+    assert [metric.name for metric in task.metrics] == ["accuracy", "attack_success"]
+
+    def run(examples: Examples) -> torch.Tensor:  # answers 1 if the corner is white and the first pixel is not
+        found = (examples.inputs[:, 0, -1, -1] == 1) & (examples.inputs[:, 0, 0, 0] == 0)
+        return torch.nn.functional.one_hot(torch.tensor(found.astype(np.int64)), 3).float()
+
+    examples = images()
+    examples.stored[2, 0, 0, 0] = 1
+    sums = task.measure_with(run, run(examples), torch.tensor(examples.labels), examples)
+    assert list(sums) == [1, 1, 2]  # label 0 is right; of labels 0 and 2, the first is deceived
+    assert task.summarise(sums, 4) == {"accuracy": 0.25, "attack_success": 0.5}
+    assert task.summarise([1, 0, 0], 4)["attack_success"] is None
+
+
+def test_a_backdoor_refuses_what_it_cannot_change() -> None:
+    backdoor = entry("name: backdoor, label: 3, devices: [0]")
+    with pytest.raises(DataError, match="label is 3; the data have 3 labels"):
+        backdoor.examples(images(), 3, 0)
+    with pytest.raises(DataError, match="inputs of pixels or numbers"):
+        backdoor.examples(images(np.int64), 10, 0)
+    assert [*backdoor.attack.refuses()] == ["task without labels"]
 
 
 def test_a_little_is_enough_is_the_mean_minus_z_deviations() -> None:

@@ -1,4 +1,4 @@
-"""A task of a run with attacks whose success is measured, such as a backdoor."""
+"""A task that also measures the success of attacks on the run, such as a backdoor."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -14,8 +14,14 @@ class Assignment:
     """
 
     train: Sequence[Indices]
+    """By device, indices into the training data."""
     test: Sequence[Indices]
-    tests_on_training_data: bool = False  # whether `test` has indices into the training data
-    shifts: Sequence[Shift] | None = None  # one per device; None if no device's examples are changed
-    drift: Drift = ()  # by device, the distance of its label shares from those drawn for it; empty if none are drawn
-    public: Indices = field(default_factory=no_indices)  # public examples, in the part that `public.source` names
+    """By device, indices into the test data."""
+    tests_on_training_data: bool = False
+    """True if `test` has indices into the training data."""
+    shifts: Sequence[Shift] | None = None
+    """By device, the change of its examples; None if no device's examples are changed."""
+    drift: Drift = ()
+    """By device, the distance of its label shares from the drawn shares; empty if none are drawn."""
+    public: Indices = field(default_factory=no_indices)
+    """Public examples, in the part of the data that `public.source` names."""

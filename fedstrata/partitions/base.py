@@ -31,13 +31,14 @@ class Partition(PartitionSettings):
 
     @property
     def public_examples(self) -> PublicSettings | None:
+        """The settings of the public examples, which no device owns; None if there are none."""
         return self.public
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
         """Return which examples each device owns. This depends only on the arguments, and on labels and columns.
 
-        Random draws come from `default_rng([seed, purpose, index])`. A purpose is a number of this kind above 100,000,
-        the largest number of devices: smaller numbers are the devices' own draws.
+        Random draws come from `default_rng([seed, purpose, index])`. Each kind chooses its own purposes. They are above
+        100,000, because smaller numbers are indexes of devices, which draw in training.
 
         Raises:
             ExperimentError: a key does not fit the data set.

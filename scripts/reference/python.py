@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.interface import Record, SweepRecord, load, run, sweep
 from emulator.results.columns import Matrix, Table
-from fedstrata import methods
+from fedstrata import methods, partitions
 from fedstrata.attacks import Attack
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment.descriptions import descriptions
+from fedstrata.experiment.partition import PartitionSettings
 from fedstrata.models import Layer, Model, Normalisation, from_module
 from fedstrata.tasks import Metric, Sum, Task
 from scripts.reference.markdown import cell, code, table
@@ -37,6 +38,10 @@ MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
     ),
     "fedstrata.attacks": ("Attacks of own code.", [Attack]),
     "fedstrata.datasets": ("Data sets of own code.", [Dataset, Examples]),
+    "fedstrata.partitions": (
+        "Partitions of own code. Their fields are keys of the experiment file.",
+        [partitions.Partition, PartitionSettings, partitions.Assignment, partitions.kinds_of, partitions.tests_like],
+    ),
     "fedstrata.tasks": ("Tasks of own code.", [Task, Metric, Sum]),
     "fedstrata.models": ("Models of own code.", [Model, Layer, Normalisation, from_module]),
 }  # fmt: skip

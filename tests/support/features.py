@@ -47,14 +47,16 @@ METHODS = {
 }  # fmt: skip
 EVEN = {"devices": 6, "examples_per_device": 40, "public": {"examples": 60, "labelled": True}}
 PARTITIONS: dict[str, dict[str, Any]] = {
-    "tasks": {}, "dirichlet": EVEN, "iid": EVEN, "local": {"names": ["a", "b", "c"]},
-    "given": {"examples": [[f"{40 * device}-{40 * device + 39}"] for device in range(6)]},
+    "tasks": {},
     "groups": {
         "groups": [
             {"name": "up", "devices": 3, "examples_per_device": [30, 50]},
             {"name": "down", "devices": 3, "examples_per_device": 40, "rotation": 180},
         ]
     },
+    "dirichlet": EVEN, "iid": EVEN,
+    "given": {"examples": [[f"{40 * device}-{40 * device + 39}"] for device in range(6)]},
+    "local": {"names": ["a", "b", "c"]},
 }  # fmt: skip
 SCHEDULE: dict[str, dict[str, Any]] = {
     "set": {"link": "device-lps", "devices": [0], "latency": "40ms"},

@@ -27,7 +27,9 @@ from fedstrata.partitions.tasks import TaskPartition
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.answer_messages import largest_bytes
-from fedstrata.rules.registry import TIERS, make_rule, sends_sums
+from fedstrata.rules import AllUpdates
+from fedstrata.rules.registry import TIERS, Tier, make_rule, sends_sums
+from fedstrata.rules.spool import FLOAT
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.homes import are_placed_by_index, homes_of, lps_known
 from fedstrata.streams.streams import streams_of
@@ -248,6 +250,22 @@ def _rules(experiment: Experiment, method: Method) -> dict[str, str]:
     }
 
 
+def _updates_on_disk(experiment: Experiment, model: ModelSize) -> dict[str, str]:
+    """Return a row about the updates that rules keep on disk in a round. If no rule keeps updates, return no row."""
+    homes, participation = expected_homes(experiment), experiment.training.participation
+    most = max(cohort_size(len(home), participation) for home in homes)
+    places: dict[Tier, tuple[str, int]] = {
+        "lps": ("at an LPS", most * model.travelling_elements),
+        "gps": ("at the GPS", len(homes) * model.stream_elements),
+    }
+    said = [
+        f"{human_bytes(FLOAT.itemsize * elements)} {where}"
+        for tier, (where, elements) in places.items()
+        if isinstance(make_rule(experiment, tier), AllUpdates)
+    ]
+    return {"updates on disk": f"{' and '.join(said)}, until the round ends"} if said else {}
+
+
 def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize, dataset: Dataset | None) -> Table:
     method = make_method(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
@@ -258,6 +276,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "LPS": lps_wanted(experiment, method),
         "LPS rounds": f"{training.lps_rounds_per_global_round} per global round",
         **_rules(experiment, method),
+        **_updates_on_disk(experiment, model),
         **_measured(experiment),
         "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.estimates.check_times import expected_homes
 from fedstrata.datasets import Dataset, Examples, dataset_info
 from fedstrata.datasets.rows import Rows
 from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import example_counts, held_out_counts
+from fedstrata.rules import AllUpdates
+from fedstrata.rules.registry import make_rule
+from fedstrata.rules.spool import BLOCK_BYTES
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.streams import streams_of
 
@@ -158,13 +162,17 @@ def _bytes_of_an_example(examples: Examples) -> int:
 def lps_memory(experiment: Experiment) -> int:
     """Return how many more bytes an LPS needs than an idle LPS. If clusters span LPSs, the LPS needs 5.5 × the bytes of
     the tensors that devices of all clusters send. Otherwise it needs 2.5 × the bytes of the tensors that a device of
-    its own cluster sends. benchmarks/memory.py measures these factors.
+    its own cluster sends. benchmarks/memory.py measures these factors. A rule that keeps updates on disk needs blocks
+    of them and, at most, five matrices of products. benchmarks/rules.py measures this.
 
     Raises:
-        FedstrataError: the model or the method cannot be made.
+        FedstrataError: the model, the method or the rule cannot be made.
     """
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     streams = streams_of(experiment, method, model)
+    of_rule = 0
+    if isinstance(make_rule(experiment, "lps"), AllUpdates):
+        of_rule = 4 * BLOCK_BYTES + 5 * 8 * max(map(len, expected_homes(experiment))) ** 2
     if not streams.spans:
-        return 10 * streams.travelling.size
-    return 22 * streams.vector(max(1, method.clusters_known)).tensors.size
+        return 10 * streams.travelling.size + of_rule
+    return 22 * streams.vector(max(1, method.clusters_known)).tensors.size + of_rule

@@ -131,6 +131,7 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
             [
                 "LPS multi_krum (2 of 10 devices may lie), GPS geometric_median (1 of 4 LPSs may lie)",
                 "liars 6 or more can be too many (3 under each of 2 LPSs); a device with data unlike all others",
+                "updates on disk 96.4 kB at an LPS and 38.6 kB at the GPS, until the round ends",
             ],
         ),
         (

@@ -10,6 +10,7 @@ from fedstrata.experiment import DATASETS, Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.models import build_model
 from tests.support.owned_data import PIXELS, skewed
+from tests.support.two_tasks import TWO_TASKS
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 
@@ -127,6 +128,15 @@ def test_an_lps_of_many_clusters_needs_their_streams() -> None:
     """22 bytes an element of three models, in place of 10 of one."""
     one = lps_memory(experiment("mlp"))
     assert lps_memory(experiment("mlp", method="{name: ifca, clusters: 3}")) == pytest.approx(3 * one * 2.2)
+
+
+def test_a_rule_needs_blocks_of_updates_and_products_of_all_pairs() -> None:
+    """Four blocks of 4 MiB, and five matrices of 4 x 4 float64 numbers."""
+    found = []
+    for rule in ("mean", "median"):
+        changes = ["method=fedavg", f"aggregation.lps={rule}"]
+        found.append(lps_memory(parse_experiment(TWO_TASKS, overrides=changes)))
+    assert found[1] - found[0] == 16 * MIB + 5 * 8 * 4**2
 
 
 def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -> None:

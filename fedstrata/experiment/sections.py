@@ -504,7 +504,37 @@ class AdamSettings(Settings):
     """Number added to √v; v starts at tau²."""
 
 
-ServerOptimiserSettings = Annotated[NoOptimiserSettings | MomentumSettings | AdamSettings, Field(discriminator="name")]
+class YogiSettings(Settings):
+    """Hold the settings of FedYogi (Reddi et al. 2021): FedAdam with a second moment that changes more slowly."""
+
+    name: Literal["yogi"]
+    """`yogi` is FedYogi: learning_rate · m / (√v + tau) is added to the model."""
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the server; a good one depends on the data set."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Share kept of the first moment: m ← beta1 · m + (1 − beta1) · update."""
+    beta2: float = Field(default=0.99, ge=0, lt=1)
+    """The second moment is v ← v − (1 − beta2) · update² · sign(v − update²)."""
+    tau: float = Field(default=1e-3, gt=0)
+    """Number added to √v; v starts at tau²."""
+
+
+class AdagradSettings(Settings):
+    """Hold the settings of FedAdagrad (Reddi et al. 2021): FedAdam with a second moment that only grows."""
+
+    name: Literal["adagrad"]
+    """`adagrad` is FedAdagrad: learning_rate · m / (√v + tau) is added to the model, and v ← v + update²."""
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the server; a good one depends on the data set."""
+    beta1: float = Field(default=0.0, ge=0, lt=1)
+    """Share kept of the first moment: m ← beta1 · m + (1 − beta1) · update."""
+    tau: float = Field(default=1e-3, gt=0)
+    """Number added to √v; v starts at tau²."""
+
+
+AdaptiveSettings = AdamSettings | YogiSettings | AdagradSettings
+AnyServerOptimiser = NoOptimiserSettings | MomentumSettings | AdaptiveSettings
+ServerOptimiserSettings = Annotated[AnyServerOptimiser, Field(discriminator="name")]
 
 
 class TrainingSettings(Settings):

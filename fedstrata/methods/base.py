@@ -35,7 +35,7 @@ from pydantic import NonNegativeFloat
 
 from fedstrata.errors import PluginError
 from fedstrata.experiment.privacy import PrivacySettings
-from fedstrata.experiment.sections import MethodSettings, TrainingSettings
+from fedstrata.experiment.sections import AnyServerOptimiser, MethodSettings, TrainingSettings
 from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Steps, Trained, Work
 from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors.layout import Flat, Layout
@@ -347,6 +347,13 @@ class Method:
     def clusters_known(self) -> int:
         """Number of clusters. It is 0 if the plan decides the number."""
         return 1
+
+    @property
+    def server_optimiser(self) -> AnyServerOptimiser | None:
+        """Settings of the optimiser with which a server applies the mean update of devices: the LPS of a cluster or, if
+        clusters span LPSs, the GPS. If None, the optimisers of the section `training` apply.
+        """
+        return None
 
     def refuses(self) -> Mapping[str, str]:
         """Return the features, such as keys of the experiment file, that the method refuses, each with the reason.

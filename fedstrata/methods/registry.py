@@ -37,6 +37,10 @@ REGISTRY: Mapping[str, str] = {
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
     "scaffold": "fedstrata.methods.scaffold:Scaffold",
     "fednova": "fedstrata.methods.fed_nova:FedNova",
+    "fedavgm": "fedstrata.methods.fed_opt:FedAvgM",
+    "fedadagrad": "fedstrata.methods.fed_opt:FedAdagrad",
+    "fedyogi": "fedstrata.methods.fed_opt:FedYogi",
+    "fedadam": "fedstrata.methods.fed_opt:FedAdam",
     "perfedavg": "fedstrata.methods.per_fed_avg:PerFedAvg",
     "pfedme": "fedstrata.methods.p_fed_me:PFedMe",
     "apfl": "fedstrata.methods.apfl:Apfl",
@@ -49,15 +53,8 @@ REGISTRY: Mapping[str, str] = {
 NAMES = tuple(REGISTRY)
 
 
-ON_SERVERS = "it is fedavg with an optimiser of the server: set method: fedavg and training.gps_optimiser: "
 ELSEWHERE: Mapping[str, str] = {
-    "fedavgm": ON_SERVERS + "{name: momentum}",
-    "fedadam": ON_SERVERS + "{name: adam}",
-    "fedopt": ON_SERVERS + "{name: adam}, or {name: momentum}",
-    **dict.fromkeys(
-        ("fedyogi", "fedadagrad"), "it is fedavg with an optimiser of the server, and of these training.gps_optimiser "
-        "has adam and momentum: set method: fedavg and training.gps_optimiser: {name: adam}"
-    ),
+    "fedopt": "it is fedavg with an optimiser of the server: set method: fedadam, fedyogi, fedadagrad or fedavgm",
     **dict.fromkeys(
         ("hierfavg", "hierfedavg"), "it is fedavg with several LPSs and LPS rounds: set method: fedavg, topology: "
         "{lps: 2} and training.lps_rounds_per_global_round"

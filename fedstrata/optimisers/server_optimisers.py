@@ -1,7 +1,8 @@
 """The way in which a server applies a round's mean update: it adds the update, or uses an optimiser.
 
 FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+Classification", 2019. FedAdam, FedYogi and FedAdagrad: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR
+2021, Algorithm 2.
 
 All rules are elementwise. So a model can be processed in pieces of any size with the same bits. The whole model is
 never in memory as float64.
@@ -15,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import StateError
-from fedstrata.experiment.sections import AdamSettings, MomentumSettings, NoOptimiserSettings
+from fedstrata.experiment.sections import (
+    AdagradSettings,
+    AdamSettings,
+    AdaptiveSettings,
+    AnyServerOptimiser,
+    MomentumSettings,
+    NoOptimiserSettings,
+    YogiSettings,
+)
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Flat, Layout, TensorSpec
 
@@ -43,15 +52,17 @@ class ServerOptimiser(Protocol):
         """
 
 
-def server_optimiser(settings: NoOptimiserSettings | MomentumSettings | AdamSettings) -> ServerOptimiser:
-    """Return the rule for an experiment's `training.lps_optimiser` or `training.gps_optimiser`."""
+def server_optimiser(settings: AnyServerOptimiser) -> ServerOptimiser:
+    """Return the rule for an experiment's `training.lps_optimiser` or `training.gps_optimiser`, or for a method's
+    `server_optimiser`.
+    """
     match settings:
         case NoOptimiserSettings():
             return _Addition()
         case MomentumSettings():
             return _Momentum(settings)
-        case AdamSettings():
-            return _Adam(settings)
+        case AdamSettings() | YogiSettings() | AdagradSettings():
+            return _Adaptive(settings)
 
 
 @dataclass(frozen=True)
@@ -85,12 +96,13 @@ class _Momentum:
 
 
 @dataclass(frozen=True)
-class _Adam:
-    """Compute m ← β₁ m + (1 − β₁) Δ; v ← β₂ v + (1 − β₂) Δ²; x ← x + learning_rate · m / (√v + τ), without bias
-    correction.
+class _Adaptive:
+    """Compute m ← β₁ m + (1 − β₁) Δ, then v, then x ← x + learning_rate · m / (√v + τ), without bias correction.
+
+    Adam has v ← β₂ v + (1 − β₂) Δ², Yogi v ← v − (1 − β₂) Δ² sign(v − Δ²), and Adagrad v ← v + Δ².
     """
 
-    settings: AdamSettings
+    settings: AdaptiveSettings
     state_names: tuple[str, ...] = ("first_moment", "second_moment")
 
     def initial_state(self, size: int) -> State:
@@ -101,9 +113,18 @@ class _Adam:
         _check(self, model, state)
         settings, delta = self.settings, _wide(update)
         first = (settings.beta1 * _wide(state[0]) + (1 - settings.beta1) * delta).astype(np.float32)
-        second = (settings.beta2 * _wide(state[1]) + (1 - settings.beta2) * delta * delta).astype(np.float32)
+        second = self._second(_wide(state[1]), delta).astype(np.float32)
         direction = _wide(first) / (np.sqrt(_wide(second)) + settings.tau)
         return _moved(model, settings.learning_rate * direction), (first, second)
+
+    def _second(self, second: NDArray[np.float64], delta: NDArray[np.float64]) -> NDArray[np.float64]:
+        match self.settings:
+            case AdamSettings(beta2=beta2):
+                return beta2 * second + (1 - beta2) * delta * delta
+            case YogiSettings(beta2=beta2):
+                return second - (1 - beta2) * delta * delta * np.sign(second - delta * delta)
+            case AdagradSettings():
+                return second + delta * delta
 
 
 Move = tuple[Flat, Flat | None, State]  # a piece of the model, its mean update (None: no update), and its state

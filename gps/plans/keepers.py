@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import AnyServerOptimiser
 from fedstrata.methods import Channel, Method, Plan, Reach
 from fedstrata.models import Model
 from fedstrata.rounds import Offer
@@ -76,6 +77,12 @@ class Keeper:
         self._rule = gps_rule(experiment, are_partial=self._is_exact)
         self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by number of clusters and layout
         self.is_fetched_first = streams.spans  # whether LPSs fetch the initial model, instead of computing it
+
+    @property
+    def optimiser(self) -> AnyServerOptimiser:
+        """The settings of the optimiser that applies the mean update of a global round."""
+        own = self._method.server_optimiser if self._kept.spans else None
+        return own or self._experiment.training.gps_optimiser
 
     def _at_start(self, global_round: int) -> VectorLayout:
         """Return the layout of the vector at the start of a global round."""

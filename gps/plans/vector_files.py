@@ -28,7 +28,7 @@ class VectorFiles:
         self._experiment = experiment
         self._folder = folder
         self._log = log
-        self._optimiser = OptimiserFiles(server_optimiser(experiment.training.gps_optimiser), folder, self._metadata)
+        self._optimiser = OptimiserFiles(server_optimiser(keeper.optimiser), folder, self._metadata)
 
     def begin(self, global_round: int) -> tuple[ModelFile, int]:
         """Return the file with the vector at the start of a global round, and the round's number. If this file is

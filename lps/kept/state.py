@@ -229,5 +229,5 @@ def state_of(parts: SessionParts, term: int) -> ClusterState:
         home_id=parts.cluster.home_id,
         layout=parts.lps.streams.travelling,
         rounds_per_global=parts.rounds,
-        optimiser=server_optimiser(parts.lps.experiment.training.lps_optimiser),
+        optimiser=server_optimiser(parts.lps.method.server_optimiser or parts.lps.experiment.training.lps_optimiser),
     )

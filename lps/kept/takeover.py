@@ -126,7 +126,7 @@ class Takeover:
 
     def _check_possible(self) -> None:
         if self._state.optimiser.has_state:
-            raise self._lost("devices do not have the state of training.lps_optimiser")
+            raise self._lost("devices do not have the state of the optimiser of this LPS")
         if self._parts.clock.kept_here:
             raise self._lost(f"devices do not have {self._parts.clock.kept_here}")
 

@@ -122,8 +122,8 @@ def share(there: Sequence[int], devices: Sequence[int]) -> float:
     return sum(EXAMPLES[each] for each in there) / sum(EXAMPLES[each] for each in devices)
 
 
-def final(case: Case, method: str, folder: Path) -> dict[str, np.ndarray]:
-    record = run_in_process(parse_experiment(TEXT, overrides=[f"method={method}", *case.overrides]), folder)
+def final(case: Case, method: str, folder: Path, *more: str) -> dict[str, np.ndarray]:
+    record = run_in_process(parse_experiment(TEXT, overrides=[f"method={method}", *case.overrides, *more]), folder)
     assert record.summary.status == "completed", record.summary.reason
     (cluster,) = record.summary.clusters
     return dict(load_file(record.folder / "models" / f"{cluster}.safetensors"))
@@ -172,3 +172,76 @@ def test_scaffolds_server_variate_moves_by_the_share_that_takes_part(case: Case,
     found = final(case, "scaffold", tmp_path / "run")
     assert_is(found, x)
     assert np.abs(found["control"] - c.numpy()).max() < 2e-6
+
+
+Step = Callable[[Vector, dict[str, Vector]], Vector]
+
+
+def momentum(update: Vector, state: dict[str, Vector]) -> Vector:
+    """FedAvgM with a learning rate of 0.5 and a momentum of 0.8."""
+    state["v"] = 0.8 * state.get("v", torch.zeros_like(update)) + update
+    return 0.5 * state["v"]
+
+
+def adaptive(kind: str, beta1: float) -> Step:
+    """Algorithm 2 of the paper with β₂ = 0.9, τ = 0.01 and a learning rate of 0.02."""
+
+    def step(update: Vector, state: dict[str, Vector]) -> Vector:
+        square, v = update**2, state.get("v", torch.full_like(update, 0.01**2))
+        state["m"] = beta1 * state.get("m", torch.zeros_like(update)) + (1 - beta1) * update
+        state["v"] = {
+            "fedadam": 0.9 * v + 0.1 * square,
+            "fedyogi": v - 0.1 * square * torch.sign(v - square),
+            "fedadagrad": v + square,
+        }[kind]
+        return 0.02 * state["m"] / (state["v"].sqrt() + 0.01)
+
+    return step
+
+
+RATES = "server_learning_rate: 0.02, tau: 0.01"
+SERVERS: dict[str, tuple[str, Step]] = {
+    "fedavgm": ("{name: fedavgm, server_learning_rate: 0.5, momentum: 0.8}", momentum),
+    "fedadagrad": (f"{{name: fedadagrad, {RATES}}}", adaptive("fedadagrad", 0.0)),
+    "fedyogi": (f"{{name: fedyogi, {RATES}, beta1: 0.7, beta2: 0.9}}", adaptive("fedyogi", 0.7)),
+    "fedadam": (f"{{name: fedadam, {RATES}, beta1: 0.7, beta2: 0.9}}", adaptive("fedadam", 0.7)),
+}
+EACH_ROUND = Case(0, 2, 3)  # the LPS is the server of each LPS round
+
+
+@pytest.mark.parametrize(
+    ("method", "case"),
+    [(method, case) for method in SERVERS for case in (Case(0, 1, 3), Case(2, 1, 2))]
+    + [("fedyogi", EACH_ROUND), ("fedadam", Case(2, 2, 2))],
+    ids=str,
+)
+def test_a_server_applies_the_cohorts_mean_update_by_its_optimiser(method: str, case: Case, tmp_path: Path) -> None:
+    text, step = SERVERS[method]
+    state: dict[str, Vector] = {}
+
+    def averaged(x: Vector, there: list[int], number: int) -> Vector:
+        return mean([trained(x, each, number)[0] for each in there], there)
+
+    x, rounds = initial().double(), case.lps_rounds
+    for number in range(0, GLOBAL_ROUNDS * rounds, rounds):
+        parts, counts = [], []
+        for home in case.servers if rounds > 1 else [[*range(DEVICES)]]:
+            part, count = x, 0
+            for lps_round in range(number, number + rounds):
+                there = sorted(each for lps in case.servers for each in case.there(lps, lps_round) if each in home)
+                moved = averaged(part.float(), there, lps_round).double()
+                part = part + step(moved - part, state) if case == EACH_ROUND else moved
+                count += sum(EXAMPLES[each] for each in there)
+            parts.append(count * part)
+            counts.append(count)
+        following = torch.stack(parts).sum(0) / sum(counts)
+        x = following if case == EACH_ROUND else x + step(following - x, state)
+    assert_is(final(case, text, tmp_path / "run"), x.float())
+
+
+def test_fedadam_is_fedavg_with_the_gps_optimiser_adam(tmp_path: Path) -> None:
+    adam = "training.gps_optimiser={name: adam, learning_rate: 0.02, beta1: 0.7, beta2: 0.9, tau: 0.01}"
+    case = Case(2, 1, 2)
+    found = final(case, SERVERS["fedadam"][0], tmp_path / "method")
+    other = final(case, "fedavg", tmp_path / "key", adam)
+    assert all(np.array_equal(found[name], other[name]) for name in found)

@@ -188,6 +188,7 @@ AWAY: dict[str, tuple[list[str], str]] = {
     "quorum below 1": (["deadlines.lps.quorum_ratio=0.5"], "deadlines.lps.quorum_ratio 0.5"),
 }
 VARIATES, ROUNDS_KEY = ("feddyn", "scaffold"), "training.lps_rounds_per_global_round"
+FED_OPT = ("fedavgm", "fedadagrad", "fedyogi", "fedadam")
 OPTIMISERS = ("training.gps_optimiser", "training.lps_optimiser")
 # By method and feature: what is changed of BASE, and how the message begins.
 OWN: dict[tuple[str, str], tuple[list[str], str]] = {
@@ -197,7 +198,12 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
         for feature, case in AWAY.items()
         if method != "scaffold" or feature in {"newcomers that train", "quorum below 1"}
     },
-    **{(method, key): ([f"{key}={{name: adam}}"], f"{key} adam") for method in VARIATES for key in OPTIMISERS},
+    **{
+        (method, key): ([f"{key}={{name: adam}}"], f"{key} adam")
+        for method in (*VARIATES, *FED_OPT)
+        for key in OPTIMISERS
+    },
+    **{(method, "averaged statistics"): ([NORMED], "model.buffers average") for method in FED_OPT},
     ("feddyn", "LPS rounds apart"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology"),
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in VARIATES},
     **{

@@ -164,7 +164,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ),
         (
             "training.lps_optimiser.name=sgd",
-            "training.lps_optimiser.name: no optimiser is called 'sgd'; choose none, momentum or",
+            "training.lps_optimiser.name: no optimiser is called 'sgd'; choose none, momentum, adam, yogi or",
         ),
         (
             "training.lps_optimiser={name: none, learning_rate: 1}",

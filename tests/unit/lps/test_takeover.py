@@ -404,7 +404,7 @@ async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_op
     ]
     lps = SimpleNamespace(
         experiment=parse_experiment(TEXT, overrides=changes), streams=STREAMS, state_folder=tmp_path, model=None,
-        rule=MEAN, method=SimpleNamespace(initial=lambda model, cluster: MODEL),
+        rule=MEAN, method=SimpleNamespace(initial=lambda model, cluster: MODEL, server_optimiser=None),
     )  # fmt: skip
     gps = SimpleNamespace(newest_plan=NewestPlan(None))
     parts = SimpleNamespace(

@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedstrata.errors import StateError
-from fedstrata.experiment.sections import AdamSettings, MomentumSettings, NoOptimiserSettings
+from fedstrata.experiment.sections import (
+    AdagradSettings,
+    AdamSettings,
+    MomentumSettings,
+    NoOptimiserSettings,
+    YogiSettings,
+)
 from fedstrata.optimisers.server_optimisers import ServerOptimiser, server_optimiser
 from fedstrata.tensors import Flat
 
 NONE = NoOptimiserSettings(name="none")
 MOMENTUM = MomentumSettings(name="momentum", learning_rate=0.5, momentum=0.9)
 ADAM = AdamSettings(name="adam", learning_rate=0.1, beta1=0.8, beta2=0.95, tau=0.01)
-ALL: list[Any] = [NONE, MOMENTUM, ADAM]
+YOGI = YogiSettings(name="yogi", learning_rate=0.5, beta1=0.5, beta2=0.75, tau=2.0)
+ADAGRAD = AdagradSettings(name="adagrad", learning_rate=0.5, tau=3.0)
+ALL: list[Any] = [NONE, MOMENTUM, ADAM, YOGI, ADAGRAD]
 
 
 def drawn(rounds: int, size: int = 50) -> tuple[Flat, list[Flat]]:
@@ -66,6 +74,18 @@ def test_adams_first_step_can_be_redone_by_hand() -> None:
     # m = ½ · 4 = 2; v = ¾ · 1² + ¼ · 4² = 4.75
     found = run(server_optimiser(settings), np.float32([1]), [np.float32([4])])
     np.testing.assert_allclose(found, [1 + 0.5 * 2 / (np.sqrt(4.75) + 1)], rtol=1e-7)
+
+
+def test_yogis_steps_can_be_redone_by_hand() -> None:
+    # v is 4 at first. Δ = 4: m = 2 and v = 4 + ¼ · 16 = 8. Δ = 1: m = 1.5 and v = 8 − ¼ · 1 = 7.75.
+    found = run(server_optimiser(YOGI), np.float32([1]), [np.float32([4]), np.float32([1])])
+    np.testing.assert_allclose(found, [1 + 0.5 * 2 / (8**0.5 + 2) + 0.5 * 1.5 / (7.75**0.5 + 2)], rtol=1e-7)
+
+
+def test_adagrads_steps_can_be_redone_by_hand() -> None:
+    # v is 9 at first, then 9 + 4² = 25, then 25 + 12² = 169; with beta1 0, m is the update
+    found = run(server_optimiser(ADAGRAD), np.float32([1]), [np.float32([4]), np.float32([12])])
+    np.testing.assert_allclose(found, [1 + 0.5 * 4 / (5 + 3) + 0.5 * 12 / (13 + 3)], rtol=1e-7)
 
 
 def test_adam_follows_algorithm_2_of_the_paper() -> None:

@@ -92,7 +92,7 @@
   function clusterRule(view) {
     const rule = (view.summary.clusters_rule ?? "").trim().replace(/\.$/, "");
     if (view.isOver && !Object.keys(view.clusters).length) return "The run ended before its devices were grouped.";
-    return `Bytes are those measured on the wire: ↓ towards the devices, ↑ towards the GPS.${rule ? ` Number of clusters: ${rule}.` : ""}`;
+    return `Bytes are of gRPC messages, without HTTP/2 and TCP: ↓ towards the devices, ↑ towards the GPS.${rule ? ` Number of clusters: ${rule}.` : ""}`;
   }
 
   function notMeasured(view) {

@@ -9,6 +9,7 @@ from fedstrata.attacks import Entry, attacks_of
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import Experiment
 from fedstrata.tasks.base import Metric, Run, Sum, Task
+from fedstrata.tensors.processor import read
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ class WithSuccess(Task):
         for entry in self._attacks:
             probe = entry.attack.probe(examples)
             if len(probe):
-                answers = run(probe).argmax(1).cpu().numpy()
+                answers = read(run(probe).argmax(1))
                 hits, inputs = hits + int((answers == probe.labels).sum()), inputs + len(probe)
         return (*self._task.measure_with(run, outputs, targets, examples), float(hits), float(inputs))
 

@@ -325,6 +325,10 @@ class Method:
     """Numbers of trainings for a model that the device measures, then deletes. Like measuring, they take no
     time on a clock, and their optimisers always begin anew.
     """
+    server_optimiser: AnyServerOptimiser | None = None
+    """Settings of the optimiser with which a server applies the mean update of devices: the LPS of a cluster or, if
+    clusters span LPSs, the GPS. If None, the optimisers of the section `training` apply.
+    """
     noises_profiles: ClassVar[bool] = False
     """If true, the method adds noise from `Work.noise` to all answers when `privacy.profiles` is set."""
 
@@ -347,13 +351,6 @@ class Method:
     def clusters_known(self) -> int:
         """Number of clusters. It is 0 if the plan decides the number."""
         return 1
-
-    @property
-    def server_optimiser(self) -> AnyServerOptimiser | None:
-        """Settings of the optimiser with which a server applies the mean update of devices: the LPS of a cluster or, if
-        clusters span LPSs, the GPS. If None, the optimisers of the section `training` apply.
-        """
-        return None
 
     def refuses(self) -> Mapping[str, str]:
         """Return the features, such as keys of the experiment file, that the method refuses, each with the reason.

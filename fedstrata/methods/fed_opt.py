@@ -8,6 +8,7 @@ Departure: the weight of a device in Δ is its number of examples.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field
 
@@ -18,12 +19,21 @@ from fedstrata.experiment.sections import (
     MomentumSettings,
     YogiSettings,
 )
-from fedstrata.methods.base import MethodSettings
+from fedstrata.methods.base import Facts, MethodSettings
 from fedstrata.methods.fed_avg import FedAvg
 
 
 class FedOpt(FedAvg):
     """Average as FedAvg does, and let an optimiser of the server apply the mean update."""
+
+    def __init__(self, options: Any, facts: Facts) -> None:
+        super().__init__(options, facts)
+        self.server_optimiser = self.optimiser(options)
+
+    @staticmethod
+    def optimiser(options: Any) -> AnyServerOptimiser:
+        """Return the settings of the server's optimiser."""
+        raise NotImplementedError
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse other optimisers of servers, and averaged statistics."""
@@ -47,11 +57,11 @@ class FedAvgM(FedOpt):
         momentum: float = Field(default=0.9, ge=0, lt=1)
         """Share of the former v that is kept."""
 
-    @property
-    def server_optimiser(self) -> AnyServerOptimiser:
-        """Momentum."""
-        chosen = self.options
-        return MomentumSettings(name="momentum", learning_rate=chosen.server_learning_rate, momentum=chosen.momentum)
+    @staticmethod
+    def optimiser(options: Any) -> AnyServerOptimiser:
+        """Return the settings of Momentum."""
+        rate = options.server_learning_rate
+        return MomentumSettings(name="momentum", learning_rate=rate, momentum=options.momentum)
 
 
 class FedAdagrad(FedOpt):
@@ -67,12 +77,11 @@ class FedAdagrad(FedOpt):
         tau: float = Field(default=1e-3, gt=0)
         """Number added to √v; v starts at tau²."""
 
-    @property
-    def server_optimiser(self) -> AnyServerOptimiser:
-        """Adagrad."""
-        chosen = self.options
-        rate = chosen.server_learning_rate
-        return AdagradSettings(name="adagrad", learning_rate=rate, beta1=chosen.beta1, tau=chosen.tau)
+    @staticmethod
+    def optimiser(options: Any) -> AnyServerOptimiser:
+        """Return the settings of Adagrad."""
+        rate = options.server_learning_rate
+        return AdagradSettings(name="adagrad", learning_rate=rate, beta1=options.beta1, tau=options.tau)
 
 
 class FedYogi(FedOpt):
@@ -86,10 +95,10 @@ class FedYogi(FedOpt):
         beta2: float = Field(default=0.99, ge=0, lt=1)
         """1 − beta2 is the factor with which Δ² changes v."""
 
-    @property
-    def server_optimiser(self) -> AnyServerOptimiser:
-        """Yogi."""
-        return YogiSettings(name="yogi", **_moments(self.options))
+    @staticmethod
+    def optimiser(options: Any) -> AnyServerOptimiser:
+        """Return the settings of Yogi."""
+        return YogiSettings(name="yogi", **_moments(options))
 
 
 class FedAdam(FedOpt):
@@ -103,10 +112,10 @@ class FedAdam(FedOpt):
         beta2: float = Field(default=0.99, ge=0, lt=1)
         """Share kept of the second moment."""
 
-    @property
-    def server_optimiser(self) -> AnyServerOptimiser:
-        """Adam."""
-        return AdamSettings(name="adam", **_moments(self.options))
+    @staticmethod
+    def optimiser(options: Any) -> AnyServerOptimiser:
+        """Return the settings of Adam."""
+        return AdamSettings(name="adam", **_moments(options))
 
 
 def _moments(options: FedYogi.Options | FedAdam.Options) -> dict[str, float]:

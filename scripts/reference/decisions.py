@@ -18,7 +18,6 @@ SECTIONS = {
         "updates-as-differences",
         "stacked-training",
         "method-contract",
-        "tables",
         "newcomers",
         "lps-weights",
         "rules",
@@ -36,7 +35,6 @@ SECTIONS = {
         "schedules",
         "real-broadcasts",
         "spans",
-        "energy",
     ),
     "Security and privacy": (
         "identities",

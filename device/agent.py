@@ -106,7 +106,7 @@ class DeviceAgent:
         was_born = self._store.was_born()
         if self._host.keeps_state:
             self._store.mark_born()
-        who = (len(data.train), len(data.test), self._host.pod_name)
+        who = (self._rounds.stated(len(data.train)), len(data.test), self._host.pod_name)
         enrolled = await gps.enroll(*who)
         if enrolled.is_known and self._host.keeps_state and not was_born and not self._rounds.have_begun:
             self._log.warning("state_lost", reason="this device's personal state is gone; it begins with a new one")

@@ -13,6 +13,7 @@ from device.work import DeviceProcess
 from fedstrata.attacks import Entry
 from fedstrata.datasets import Examples
 from fedstrata.partitions import DeviceData
+from fedstrata.privacy.updates import weight_of
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rounds.child.models_and_updates import Offered
@@ -46,6 +47,11 @@ class LyingRounds(DeviceRounds):
         self._lies = lies
         self._changed: dict[tuple[int, ...], DeviceData] = {}  # by the attacks that go on
 
+    def stated(self, examples: int) -> int:
+        for entry in self._lies:
+            examples = entry.num_examples(examples)
+        return examples
+
     def _on(self, global_round: int) -> list[Entry]:
         return [entry for entry in self._lies if entry.is_on(global_round)]
 
@@ -76,4 +82,5 @@ class LyingRounds(DeviceRounds):
         for entry in self._on(honest.round // rounds):
             update = entry.update(update, self._index, honest.round)
         codec, note = encoded(client, update, layout)
-        return replace(honest, codec=codec, note=note, read=lambda start, stop: update[start:stop])
+        stated = weight_of(self._host.experiment, self.stated(honest.num_examples))
+        return replace(honest, num_examples=stated, codec=codec, note=note, read=lambda start, stop: update[start:stop])

@@ -104,6 +104,10 @@ class DeviceRounds:
         """Return whether this device has received a model."""
         return self._job is not None
 
+    def stated(self, examples: int) -> int:
+        """Return the number of training examples that this device states."""
+        return examples
+
     async def take_part(self, served: Served, data: DeviceData) -> None:
         """Take part in rounds until the run is over. Raises FedstrataError if the LPS refuses this device, or is
         absent.

@@ -18,7 +18,8 @@ Known = Callable[[], Iterator[Flat]]  # yields the updates that attackers know, 
 
 
 class Attack:
-    """Define an attack. A subclass overrides `examples` and `update`, or `collude`. An attack has no state except its
+    """Define an attack. A subclass overrides `examples`, `num_examples` and `update`, or
+    `collude`. An attack has no state except its
     options.
     """
 
@@ -39,6 +40,11 @@ class Attack:
         return self.colludes or type(self).update is not Attack.update
 
     @property
+    def states_numbers(self) -> bool:
+        """True if the attack overrides `num_examples`."""
+        return type(self).num_examples is not Attack.num_examples
+
+    @property
     def is_measured(self) -> bool:
         """True if devices measure the attack's success: the attack overrides `probe`."""
         return type(self).probe is not Attack.probe
@@ -52,6 +58,10 @@ class Attack:
 
     def examples(self, examples: Examples, num_classes: int, rng: np.random.Generator) -> Examples:
         """Return the examples on which an attacking device trains, as many as `examples`."""
+        return examples
+
+    def num_examples(self, examples: int) -> int:
+        """Return the number of training examples that an attacking device states. It is the same in all rounds."""
         return examples
 
     def update(self, update: Flat, rng: np.random.Generator) -> Flat:

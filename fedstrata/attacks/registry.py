@@ -23,6 +23,7 @@ REGISTRY: Mapping[str, str] = {
     "noise": "fedstrata.attacks.noise:AddNoise",
     "label_flip": "fedstrata.attacks.label_flip:LabelFlip",
     "backdoor": "fedstrata.attacks.backdoor:Backdoor",
+    "examples": "fedstrata.attacks.examples:FalseNumber",
     "alie": "fedstrata.attacks.alie:ALittleIsEnough",
     "inner_product": "fedstrata.attacks.inner_product:InnerProduct",
     "min_max": "fedstrata.attacks.min_max:MinMax",
@@ -62,6 +63,10 @@ class Entry:
         if not isinstance(changed, Examples) or len(changed) != len(examples):
             raise PluginError(f"{self}: examples must return Examples, as many as it gets ({len(examples)})")
         return changed
+
+    def num_examples(self, examples: int) -> int:
+        """Return the number of training examples that a device states, which the GPS accepts."""
+        return min(max(1, self.attack.num_examples(examples)), self.experiment.most_examples)
 
     def update(self, update: Flat, attacker: int, round_number: int) -> Flat:
         """Return the update that a device or an LPS with this number sends in a round. Raises PluginError if the user's

@@ -11,7 +11,6 @@ from fedstrata.attacks import Entry, attacks_of
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import MODELS, Experiment
 from fedstrata.methods import Method, Moment, Reach, places_late
-from fedstrata.partitions.local_data import LocalPartition
 from fedstrata.rules.registry import TIERS, make_rule, sends_sums
 from fedstrata.streams.homes import asks_in_training, lps_count, spans_lps
 
@@ -190,7 +189,7 @@ FEATURES: Mapping[str, Feature] = {
         "privacy.updates.covers", "set privacy.updates.covers: update", off=(None, "update")
     ),
     "partition.kind: local": Feature(
-        said=lambda experiment, _: _if(isinstance(experiment.partition, LocalPartition), "partition.kind local"),
+        said=lambda experiment, _: _if(experiment.partition.is_local, "partition.kind local"),
         without="choose another partition",
     ),
     "attacks": _attacks_that(lambda _: True),

@@ -115,6 +115,11 @@ def _check_attacks(experiment: Experiment) -> None:
             raise ExperimentError(f"{where}.lps: there is no LPS {max(settings.lps or (0,))}; topology.lps is {count}")
         if settings.lps and not entry.attack.changes_updates:
             raise ExperimentError(f"{where}.lps: {settings.name} changes examples, and an LPS has none; name devices")
+        if entry.attack.states_numbers and (settings.from_global_round > 1 or settings.until_global_round):
+            raise ExperimentError(
+                f"{where}: {settings.name} changes a number on which plans depend, so it goes on in all rounds; remove "
+                "from_global_round and until_global_round"
+            )
         if settings.share is not None and not entry.devices:
             raise ExperimentError(
                 f"{where}.share {settings.share:g} of {experiment.device_count} devices selects no device; raise it, "

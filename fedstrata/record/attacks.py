@@ -19,7 +19,7 @@ class Attacked:
     lps: tuple[str, ...]
     """LPSs that attack in some round."""
     share_of_examples: Annotated[float, Field(ge=0, le=1)] | None
-    """Share of `devices` in all training examples, which is their weight in a mean; null before devices enrol."""
+    """Share of `devices` in all training examples, as stated: their weight in a mean; null before devices enrol."""
     honest: dict[str, float | None]
     """Value of each metric of the final models, over the held-out examples of all other devices."""
 

@@ -87,6 +87,17 @@ def test_the_record_has_the_success_of_a_backdoor(tmp_path: Path) -> None:
     assert [row.metrics["attack_success"] for row in measured.rounds][2] < 0.3
 
 
+@pytest.mark.parametrize("placed", [(), ("topology=null",)])  # a plan's weights, and stated ones
+def test_a_false_number_of_examples_is_the_weight_of_an_attacker(placed: tuple[str, ...], tmp_path: Path) -> None:
+    alone = (*FLAT, *placed, "training.global_rounds=1", "bounds={max_examples: 900}")
+    number = "attacks=[{name: examples, times: 10, devices: [0]}]"
+    record = run_in_process(small(*alone, number), tmp_path / "run")
+    assert (record.summary.status, record.summary.excluded) == ("completed", ())
+    assert sum(row.num_examples for row in record.rounds) == 9 * 60 + 3 * 60 + 2 * 50
+    assert record.summary.attacks is not None
+    assert record.summary.attacks.share_of_examples == pytest.approx(600 / 820)
+
+
 def test_devices_attack_under_masks_and_with_small_encodings(tmp_path: Path) -> None:
     masked = (FLAT[0], "topology={lps: 1}", FLAT[2], "secure_aggregation={min_devices: 3}", "training.global_rounds=1")
     flip = "attacks=[{name: sign_flip, times: 3, devices: [0]}]"

@@ -54,6 +54,14 @@ def test_noise_is_drawn_by_seed_device_and_round() -> None:
         assert not np.array_equal(other, drawn)
 
 
+def test_a_false_number_of_examples_is_at_most_what_the_gps_accepts() -> None:
+    ten, limited = (
+        entry("name: examples, times: 10, devices: [0]", *more) for more in (["bounds={max_examples: 500}"], [])
+    )
+    assert [ten.num_examples(20), ten.num_examples(60), limited.num_examples(20)] == [200, 500, 20]
+    assert entry("name: examples, times: 0.01, devices: [0]").num_examples(20) == 1
+
+
 def test_flipped_labels_are_counted_from_the_other_end() -> None:
     examples = Examples(inputs=np.zeros((3, 2), np.float32), labels=np.array([0, 3, 9]))
     flipped = entry("name: label_flip, devices: [0]").examples(examples, 10, 0)
@@ -198,6 +206,8 @@ def test_attacks_are_part_of_the_runs_id() -> None:
         ("name: scale, devices: [10]", "attacks.0.devices: there is no device 10; the partition has devices 0 to 9"),
         ("name: scale, devices: [0], from_global_round: 4", "attacks.0.from_global_round is 4, more than"),
         ("name: scale, devices: [0], from_global_round: 2, until_global_round: 1", "until_global_round 1 is before"),
+        ("name: examples, devices: [0], from_global_round: 2", "it goes on in all rounds; remove from_global_round"),
+        ("name: examples, lps: [0]", "examples changes examples, and an LPS has none"),
         ("name: label_flip, lps: [0]", "attacks.0.lps: label_flip changes examples, and an LPS has none"),
     ],
 )

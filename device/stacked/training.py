@@ -209,7 +209,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
         logits = forward.logits(inputs.fill([order[here] for order in orders]))
         logs.append(log_softmax(logits, 2).gather(2, labels[:, here, None])[..., 0])
         hit.append(logits.argmax(2) == labels[:, here])
-    losses, hits = -read(torch.cat(logs, 1)), read(torch.cat(hit, 1))
+    losses, hits = read(-torch.cat(logs, 1)), read(torch.cat(hit, 1))
     return [
         None
         if examples is None

@@ -6,6 +6,7 @@ from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.base import Method
 from fedstrata.streams.streams import Streams, streams_of
+from fedstrata.tensors.processor import CPU, Processor
 
 if TYPE_CHECKING:
     from fedstrata.experiment.sections import ModelSettings
@@ -22,8 +23,10 @@ class Architecture(NamedTuple):
 class Architectures:
     """Hold the architectures of a run. Each architecture is built when it is first used."""
 
-    def __init__(self, experiment: Experiment, method: Method) -> None:
+    def __init__(self, experiment: Experiment, method: Method, processor: Processor = CPU) -> None:
+        """Use the models of an experiment. A device computes them on this processor."""
         self._experiment = experiment
+        self._processor = processor
         self._method = method
         self._known: dict[str, Architecture] = {}
 
@@ -51,7 +54,8 @@ class Architectures:
         from fedstrata.datasets import dataset_info
         from fedstrata.models import build_model
 
-        model = build_model(settings, dataset_info(self._experiment.data)).of_run(self._experiment.seed)
+        built = build_model(settings, dataset_info(self._experiment.data))
+        model = built.of_run(self._experiment.seed, self._processor)
         return Architecture(model, streams_of(self._experiment, self._method, model))
 
     def check(self) -> None:

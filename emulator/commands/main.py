@@ -18,7 +18,18 @@ from typing import Annotated
 
 import typer
 
-from emulator.commands import bench_device, certs, export, fleet, kubernetes, package, reproduce, retime, sweep
+from emulator.commands import (
+    bench_device,
+    certs,
+    export,
+    fleet,
+    kubernetes,
+    package,
+    partition,
+    reproduce,
+    retime,
+    sweep,
+)
 from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.discarded_output import discard, discard_blocked, lasting
@@ -189,6 +200,7 @@ for _command in (
     export.export,
     bench_device.bench_device,
     retime.retime,
+    partition.partition,
     kubernetes.up,
     kubernetes.status,
     kubernetes.collect,

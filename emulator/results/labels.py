@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.console.units import counted
 from emulator.results.read_record import RunRecord
-from fedstrata.datasets import Dataset, dataset_info, load_dataset
+from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.datasets.loading import BUILT_IN
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import DataSettings, Experiment
@@ -69,13 +69,15 @@ def label_counts(experiment: Experiment) -> Counts | None:
     """
     if experiment.data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:
         return None
-    dataset, classes = _data_set(experiment), dataset_info(experiment.data).num_classes
-    return np.stack(
-        [
-            np.bincount(device_data(experiment, dataset, index).train.labels, minlength=classes)
-            for index in range(experiment.device_count)
-        ]
-    )
+    return counts_of(experiment, _data_set(experiment))
+
+
+def counts_of(experiment: Experiment, dataset: Dataset) -> Counts:
+    """Return the number of training examples of each device with each label, shape (devices, labels). Raises the errors
+    of `device_data`.
+    """
+    owned = (device_data(experiment, dataset, index).train.labels for index in range(experiment.device_count))
+    return np.stack([np.bincount(labels, minlength=dataset.info.num_classes) for labels in owned])
 
 
 def drift_said(experiment: Experiment, dataset: Dataset) -> str:

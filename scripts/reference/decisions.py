@@ -21,6 +21,7 @@ SECTIONS = {
         "newcomers",
         "lps-weights",
         "rules",
+        "attacks",
         "groups-and-training",
         "kinds-of-tensors",
         "own-files",

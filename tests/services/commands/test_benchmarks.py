@@ -27,6 +27,7 @@ from benchmarks.suite.results import Point, Results, Row
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 400  # of what takes seconds on a quiet machine
+HEX = r"[0-9a-f]{12}"
 N = r"[-+−]?\d[\d.]*(?:e[-+]\d+)?"  # a figure, whichever
 SWEEP = """
 base:
@@ -54,6 +55,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     "echo": (
         "echo --devices 3 --mb 0.1 --rounds 2 --repeats 1",
         [r" devices +MB +fedstrata s +floor s +ratio .*", rf" +3 +0.1( +{N}){{5}}"],
+    ),
+    "gpu": (
+        "gpu --processor cpu --devices 1 --examples 8",
+        [rf'.*"mlp: digests alone.*: \["{HEX}"\]}}', rf'.*"seconds, mlp stacked": {N}}}'],
     ),
     "grouping": (
         "grouping {folder}/small.yaml",

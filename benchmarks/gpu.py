@@ -1,0 +1,147 @@
+"""Training on a GPU: do three runs give the same bits, do stacks keep them, and how long does it take?
+
+    python -m benchmarks.gpu
+    python -m benchmarks.gpu --processor cpu --devices 2 --examples 32
+
+Prints a line of JSON for each question as soon as it is answered, so that a run that is stopped leaves its answers. It
+takes at most five minutes on one GPU. It has not yet run on a GPU: runs of Fedstrata compute on the CPU. Needs torch
+and NumPy only, besides Fedstrata.
+"""
+
+import os
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts; without it cuBLAS may vary
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from device.stacked.training import Stacked
+from device.training import LocalResult, OneByOne, Trainer, TrainingJob, limit_threads
+from fedstrata.datasets import DatasetInfo, Examples
+from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
+from fedstrata.tensors.processor import Processor
+
+INFO = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
+BATCH, RATE, SEED = 32, 0.05, 1
+ROUNDS = 3  # measured; one more warms up
+
+
+def settle() -> None:
+    """Let torch compute the same bits each time, in full float32."""
+    limit_threads()
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def jobs_of(name: str, devices: int, examples: int, processor: Processor) -> list[TrainingJob]:
+    """Return an epoch's training of each device, on drawn images."""
+    model = build_model(ModelSettings(name=name), INFO).of_run(SEED, processor)
+    settings = {"batch_size": BATCH, "local_epochs": 1, "optimiser": {"learning_rate": RATE}}
+    rng, start = np.random.default_rng(SEED), model.initial(SEED)
+    return [
+        TrainingJob(
+            model=model, start=start, training=TrainingSettings.model_validate(settings), seed=SEED, device_index=index,
+            lps_round=0, global_round=0, task=CLASSIFICATION,
+            examples=Examples(
+                inputs=rng.random((examples, *INFO.input_shape), dtype=np.float32), labels=rng.integers(0, 10, examples)
+            ),
+        )
+        for index in range(devices)
+    ]  # fmt: skip
+
+
+def digest(results: Sequence[LocalResult]) -> str:
+    """Return twelve digits of the SHA-256 of all weights and losses."""
+    parts = [result.weights.tobytes() + result.train_loss.hex().encode() for result in results]
+    return sha256(b"".join(parts)).hexdigest()[:12]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the shortest time of some rounds, after one to warm up. The work must end with a read from the GPU."""
+    times = []
+    for _ in range(ROUNDS + 1):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def plain(jobs: Sequence[TrainingJob], device: str) -> None:
+    """Train each device by a plain PyTorch loop whose data are on the GPU."""
+    for job in jobs:
+        weights = {name: each.requires_grad_() for name, each in job.model.tensors(job.start).items()}
+        optimiser = torch.optim.SGD(weights.values(), lr=RATE)
+        inputs, labels = (torch.tensor(each, device=device) for each in (job.examples.inputs, job.examples.labels))
+        losses = []
+        order = torch.tensor(np.random.default_rng(SEED).permutation(len(job.examples)), device=device)
+        for batch in torch.split(order, BATCH):
+            loss = cross_entropy(job.model.outputs(weights, inputs[batch]), labels[batch])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(loss.detach())
+        torch.stack(losses).sum().item()
+
+
+def answers(device: str, devices: int, examples: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield each question with the function that answers it."""
+    processor = Processor(device)
+
+    def runs(name: str, trainer: Trainer, count: int) -> list[str]:
+        return sorted({digest(trainer.train(jobs_of(name, count, examples, processor))) for _ in range(3)})
+
+    for name in ("mlp", "cnn", "lenet5", "resnet18"):
+        yield f"{name}: digests of three runs, which should be one", partial(runs, name, OneByOne(), 1)
+    yield "mlp, stacked: digests of three runs, which should be one", partial(runs, "mlp", Stacked(), devices)
+
+    dense, convolutions = (
+        jobs_of(name, count, examples, processor) for name, count in (("mlp", 10 * devices), ("cnn", devices))
+    )
+
+    def company() -> list[str]:
+        alone = [result for job in dense for result in Stacked().train([job])]
+        backwards = Stacked().train(dense[::-1])[::-1]
+        return sorted({digest(each) for each in (alone, Stacked().train(dense), backwards)})
+
+    yield "mlp: digests alone, in a stack, and in a stack turned round, which should be one", company
+    yield "seconds, cnn one by one", lambda: seconds(lambda: OneByOne().train(convolutions))
+    yield "seconds, cnn by a plain loop of PyTorch", lambda: seconds(lambda: plain(convolutions, device))
+    yield "seconds, mlp stacked", lambda: seconds(lambda: Stacked().train(dense))
+    yield "seconds, mlp one by one", lambda: seconds(lambda: OneByOne().train(dense))
+
+
+def main() -> int:
+    """Answer all questions. A question that fails is answered by its error."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processor", default="cuda", help="one of torch's devices")
+    parser.add_argument("--devices", type=int, default=10, help="devices with convolutions; ten times as many without")
+    parser.add_argument("--examples", type=int, default=320, help="of a device")
+    options = parser.parse_args()
+    if options.processor.startswith("cuda") and not torch.cuda.is_available():
+        build = torch.version.cuda or "none"
+        parser.error(f"torch {torch.__version__} (CUDA build: {build}) finds no GPU; use a machine that has one")
+    settle()
+    name = torch.cuda.get_device_name() if options.processor.startswith("cuda") else options.processor
+    print(json.dumps({"processor": name, "torch": torch.__version__, "cuda": torch.version.cuda}), flush=True)
+    for question, answer in answers(options.processor, options.devices, options.examples):
+        try:
+            found = answer()
+        except (RuntimeError, NotImplementedError) as error:  # such as no deterministic kernel
+            found = {"error": " ".join(str(error).split())[:200]}
+        print(json.dumps({question: found}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any, get_args
 
+from fedstrata.attacks import registry as attacks
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import Experiment
@@ -19,6 +20,7 @@ from fedstrata.experiment.sections import MODELS, Encoding, ServerOptimiserSetti
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.registry import NAMES
 from fedstrata.models import build_model
+from fedstrata.rules import registry as rules
 
 BASE = """
 name: pairs
@@ -35,7 +37,12 @@ clock: none
 training: {global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 16}
 """
 DEFAULT: Mapping[str, Any] = {}
-LEFT_OUT = {"name", "seed", "data"}  # which are no features: every row is of digits, and has a seed of its own
+LEFT_OUT = {
+    "name",
+    "seed",
+    "data",
+    "files",
+}  # no features: every row is of digits, with a seed of its own; `files` is computed
 # What a kind needs beside its name, where the models do not say it.
 METHODS = {
     "adaptive": {"clusters": 2}, "cfl": {"first_round": 1, "mean_ratio": 1.0}, "fedclust": {"clusters": 2},
@@ -64,6 +71,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "leave": {"devices": [1], "for": "1s"},
     "move": {"devices": [2], "to": "lps-1"},
 }
+RULES = {"trusted": {"children": ["device-000"]}}
 FAULTS: dict[str, dict[str, Any]] = {
     "kill": {"process": "lps-0", "at": {"global_round": 1}},
     "pause": {"process": "device-000", "for_s": 0.2, "at": {"phase": "training"}},
@@ -136,6 +144,13 @@ FEATURES: dict[str, dict[str, Mapping[str, Any]]] = {
         "profiles": {"privacy": {"noise": "research", "profiles": {"epsilon": 8.0, "clip": 4.0, "min_examples": 10}}},
         "updates": {"privacy": {"noise": "research", "updates": {"epsilon": 50.0, "clip": 1.0}}},
         "sum": {"privacy": {"noise": "research", "updates": {"epsilon": 50.0, "clip": 1.0, "covers": "sum"}}},
+    },
+    "rule": {name: {"aggregation.lps": {"name": name, **RULES.get(name, {})}} for name in rules.REGISTRY},
+    "gps_rule": {"mean": DEFAULT, "median": {"aggregation.gps": "median"}},
+    "attacks": {
+        "none": DEFAULT,
+        **{name: {"attacks": [{"name": name, "devices": [0]}]} for name in attacks.REGISTRY},
+        "lps": {"attacks": [{"name": "sign_flip", "lps": [0]}]},
     },
     "faults": {"none": DEFAULT, **{kind: {"faults": [{"do": kind, **FAULTS[kind]}]} for kind in kinds(Fault)}},
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training on a GPU: do three runs give the same bits, do stacks keep them, and how long does it take?
+"""Train on a GPU, and see if three runs give the same bits, if stacks keep them, and how long training takes.
 
     python -m benchmarks.gpu
     python -m benchmarks.gpu --processor cpu --devices 2 --examples 32
@@ -78,7 +78,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def plain(jobs: Sequence[TrainingJob], device: str) -> None:
-    """Train each device by a plain PyTorch loop whose data are on the GPU."""
+    """Train each device by a plain PyTorch loop. All data are on the GPU from the beginning."""
     for job in jobs:
         weights = {name: each.requires_grad_() for name, each in job.model.tensors(job.start).items()}
         optimiser = torch.optim.SGD(weights.values(), lr=RATE)

@@ -2,12 +2,11 @@
 the device's data. Then it trains for its LPS until the run is over.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from device.enrolment import GpsClient
-from device.lying import rounds_of
+from device.lying import LyingRounds
 from device.rounds import DeviceRounds, Served
 from device.work import DeviceProcess, DeviceWork, answered
 from fedstrata.clock.device_side import Done
@@ -30,14 +29,16 @@ REFUSALS = 3  # refused TLS connections in a row after which the process gives u
 class DeviceAgent:
     """Run one device of a process."""
 
-    def __init__(self, host: DeviceProcess, device_index: int, rounds: Callable[..., DeviceRounds] = rounds_of) -> None:
+    def __init__(self, host: DeviceProcess, device_index: int) -> None:
         self._host = host
         self._index = device_index
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
         self._store = host.store_of(self.device_id)
         self._made: dict[str, Any] = {}  # values that a method computes once per run
-        self._rounds = rounds(host, device_index, self._store, self._made, self._log)
+        parts = (host, device_index, self._store, self._made, self._log)
+        lies = [entry for entry in host.attacks if device_index in entry.devices]
+        self._rounds = LyingRounds(*parts, lies=lies) if lies else DeviceRounds(*parts)
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:

@@ -20,16 +20,6 @@ from fedstrata.rounds.child.models_and_updates import Offered
 from fedstrata.v1 import answers_pb2
 
 
-def rounds_of(
-    host: DeviceProcess, device_index: int, store: PersonalStore | KeptInMemory, made: dict[str, Any], log: EventLog
-) -> DeviceRounds:
-    """Return the rounds of a device. For a device that attacks, these are `LyingRounds`."""
-    lies = [entry for entry in host.attacks if device_index in entry.devices]
-    if lies:
-        return LyingRounds(host, device_index, store, made, log, lies=lies)
-    return DeviceRounds(host, device_index, store, made, log)
-
-
 class LyingRounds(DeviceRounds):
     """Run the LPS rounds of a device that attacks. Measurements and answers to questions are honest."""
 

@@ -3,28 +3,21 @@
 FedAvg: Brendan McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.rules.base import Rule, Total, Values
 from fedstrata.tensors import ExactSum
 
-Fold = Callable[[ExactSum, int, Any, int], None]  # called with a sum, the first position, values, and their weight
-
 
 class ExactTotal(ExactSum):
-    """Add values to an exact sum as they arrive, by the function `fold`."""
+    """Add values to an exact sum as they arrive."""
 
     is_settled = True
 
-    def __init__(self, size: int, max_weight: int, fold: Fold = ExactSum.fold) -> None:
-        super().__init__(size, max_weight)
-        self._fold = fold
-
     def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
-        self._fold(self, start, values, weight)
+        self.fold(start, values, weight)
 
     def accept(self, child_id: str, weight: int) -> None:
         self.count(weight)
@@ -54,20 +47,30 @@ class PartialMean(Mean):
     """Compute the mean at the GPS from the exact sums of the LPSs."""
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
-        return ExactTotal(size, max_weight, ExactSum.fold_sums)
+        return PartialTotal(size, max_weight)
 
 
 class MaskedMean(Mean):
     """Compute the mean of updates to which devices have added masks. The masks cancel in the sum."""
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
-        return MaskedTotal(size, max_weight, ExactSum.fold_unchecked)
+        return MaskedTotal(size, max_weight)
+
+
+class PartialTotal(ExactTotal):
+    """Add partial sums, each of which is checked."""
+
+    def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
+        self.fold_sums(start, values, weight)
 
 
 class MaskedTotal(ExactTotal):
     """Add masked values. Only the complete sum can be checked, because single values are random."""
 
     is_settled = False
+
+    def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
+        self.fold_unchecked(start, values, weight)
 
     def settle(self) -> None:
         """Raise RunStoppedError if masks have not cancelled in the sum, or if a value of the sum is too large."""

@@ -8,7 +8,7 @@ All rules are elementwise. So a model can be processed in pieces of any size wit
 never in memory as float64.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +25,7 @@ from fedstrata.experiment.sections import (
     NoOptimiserSettings,
     YogiSettings,
 )
-from fedstrata.store.model_file import pieces_of
-from fedstrata.tensors import Flat, Layout, TensorSpec
+from fedstrata.tensors import Flat
 
 State = tuple[Flat, ...]  # vectors as long as the model, or the same piece of each
 
@@ -125,46 +124,6 @@ class _Adaptive:
                 return second - (1 - beta2) * delta * delta * np.sign(second - delta * delta)
             case AdagradSettings():
                 return second + delta * delta
-
-
-Move = tuple[Flat, Flat | None, State]  # a piece of the model, its mean update (None: no update), and its state
-
-
-def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> Iterator[Flat]:
-    """Yield the pieces of the next model (`output` 0) or of one vector of the next state (1 and 2), in the order of
-    `moves`.
-
-    Each of the `moves` is a piece of the present model, its mean update and its state. A piece without an update stays
-    unchanged. Each output needs its own pass over the pieces, so that no whole vector is in memory.
-    """
-    for model, update, state in moves:
-        if update is None:
-            yield (model, *state)[output]
-        else:
-            moved, following = optimiser.step(model, update, state)
-            yield (moved, *following)[output]
-
-
-def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
-    """Return the layout of an optimiser's state. The state has one vector per name in `state_names`, one after another.
-    Each vector has the model's layout.
-    """
-    return Layout(
-        tuple(
-            TensorSpec(name=f"{name}/{tensor.name}", shape=tensor.shape)
-            for name in optimiser.state_names
-            for tensor in layout.tensors
-        )
-    )
-
-
-def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
-    """Yield the pieces of the state before the first round, for a model of `size` elements, in the order of
-    `state_layout`.
-    """
-    for number in range(len(optimiser.state_names)):
-        for start, stop in pieces_of(size):
-            yield optimiser.initial_state(stop - start)[number]
 
 
 def _check(optimiser: ServerOptimiser, model: Flat, state: Sequence[Flat]) -> None:

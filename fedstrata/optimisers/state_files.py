@@ -8,9 +8,12 @@ from itertools import chain
 from pathlib import Path
 
 from fedstrata.errors import StateError
-from fedstrata.optimisers.server_optimisers import Move, ServerOptimiser, initial_pieces, state_layout, stepped
+from fedstrata.optimisers.server_optimisers import ServerOptimiser, State
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import Flat, Layout
+from fedstrata.store.model_file import pieces_of
+from fedstrata.tensors import Flat, Layout, TensorSpec
+
+Move = tuple[Flat, Flat | None, State]  # a piece of the model, its mean update (None: no update), and its state
 
 
 class OptimiserFiles:
@@ -39,10 +42,9 @@ class OptimiserFiles:
         """
         if not self.has_state:
             return
-        laid_out = state_layout(self._optimiser, layout)
         if not number:
-            self._write(0, laid_out, initial_pieces(self._optimiser, layout.size))
-        found = ModelFile(self._path(number), laid_out)
+            self._write(0, layout, self._initial(layout.size))
+        found = self._file(number, layout)
         found.verify()
         if found.metadata != self._metadata(number):
             raise StateError(
@@ -58,29 +60,34 @@ class OptimiserFiles:
         if not self.has_state:
             return
         outputs = range(1, len(self._optimiser.state_names) + 1)
-        pieces = chain.from_iterable(stepped(self._optimiser, moves(), output) for output in outputs)
-        laid_out = state_layout(self._optimiser, layout)
-        self._write(number, laid_out, pieces, durable=durable)
+        pieces = chain.from_iterable(self.moved(moves(), output) for output in outputs)
+        self._write(number, layout, pieces, durable=durable)
 
     def skip(self, number: int, following: int, layout: Layout) -> None:
         """Use the state at the start of a round also at the start of a later round, `following`. The rounds between
         them were missed.
         """
         if self.has_state:
-            laid_out = state_layout(self._optimiser, layout)
-            with closing(ModelFile(self._path(number), laid_out)) as found:
-                self._write(following, laid_out, found.pieces())
+            with closing(self._file(number, layout)) as found:
+                self._write(following, layout, found.pieces())
 
     def remove(self, number: int) -> None:
         """Delete the state of a round to which the run cannot return."""
         if self.has_state:
             self._path(number).unlink(missing_ok=True)
 
-    def moved(self, moves: Iterator[Move]) -> Iterator[Flat]:
-        """Yield the pieces of the next round's model. They are computed from `moves`, the pieces of the present round:
-        model, mean update and state.
+    def moved(self, moves: Iterator[Move], output: int = 0) -> Iterator[Flat]:
+        """Yield the pieces of the next round's model (`output` 0) or of one vector of the next state (1 and 2). They
+        are computed from `moves`, the pieces of the present round. A piece without an update stays unchanged.
+
+        Each output needs its own pass over the pieces, so that no whole vector is in memory.
         """
-        return stepped(self._optimiser, moves, 0)
+        for model, update, state in moves:
+            if update is None:
+                yield (model, *state)[output]
+            else:
+                moved, following = self._optimiser.step(model, update, state)
+                yield (moved, *following)[output]
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:
         """Return the elements from `start` to `stop` (exclusive) of the state at the start of a round, for a model of
@@ -89,12 +96,28 @@ class OptimiserFiles:
         if not self.has_state:
             return ()
         if self._open is None or self._open[0] != number:
-            self._open = (number, ModelFile(self._path(number), state_layout(self._optimiser, layout)))
+            self._open = (number, self._file(number, layout))
         found, vectors = self._open[1], range(len(self._optimiser.state_names))
         return tuple(found.read(number * layout.size + start, number * layout.size + stop) for number in vectors)
 
+    def _initial(self, size: int) -> Iterator[Flat]:
+        """Yield the pieces of the state before the first round, for a model of `size` elements."""
+        for number in range(len(self._optimiser.state_names)):
+            for start, stop in pieces_of(size):
+                yield self._optimiser.initial_state(stop - start)[number]
+
     def _write(self, number: int, layout: Layout, pieces: Iterator[Flat], *, durable: bool = True) -> None:
-        write_model(self._path(number), layout, pieces, self._metadata(number), durable=durable)
+        write_model(self._path(number), self._laid_out(layout), pieces, self._metadata(number), durable=durable)
+
+    def _file(self, number: int, layout: Layout) -> ModelFile:
+        return ModelFile(self._path(number), self._laid_out(layout))
+
+    def _laid_out(self, layout: Layout) -> Layout:
+        """Return the layout of a model's state: one vector per name in `state_names`, each with the model's layout."""
+        names, tensors = self._optimiser.state_names, layout.tensors
+        return Layout(
+            tuple(TensorSpec(name=f"{name}/{each.name}", shape=each.shape) for name in names for each in tensors)
+        )
 
     def _path(self, number: int) -> Path:
         return self._folder / f"optimiser-{number:06d}.safetensors"

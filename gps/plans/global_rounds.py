@@ -76,7 +76,7 @@ class GlobalRounds:
             started = time.monotonic()
             await joined(self.global_round)
             children = self._places.examples(self.global_round)
-            self._open(model, children, evaluate_only=False)
+            self.server.open(self._round(self.global_round, model, children))
             opened()  # after the LPSs, because the round waits for them
             if await self._plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
                 opened()
@@ -98,7 +98,8 @@ class GlobalRounds:
             yield ClosedRound(done=self.global_round, gathered=gathered, seconds=seconds, moved=moved)
         self.final = model
         await joined(self.global_round)
-        self._open(model, self._places.examples(self.global_round), evaluate_only=True)
+        children = self._places.examples(self.global_round)
+        self.server.open(self._round(self.global_round, model, children, evaluate_only=True))
         opened()
 
     async def _begin(self) -> AnyModel:
@@ -131,11 +132,8 @@ class GlobalRounds:
         """Return, by cluster name, the models that the GPS has after training."""
         return self._keeper.models(self.final, self.global_round)
 
-    def _open(self, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool) -> None:
-        self.server.open(self._round(self.global_round, model, children, evaluate_only=evaluate_only))
-
     def _round(
-        self, global_round: int, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool
+        self, global_round: int, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool = False
     ) -> OpenRound:
         return OpenRound(
             number=global_round,
@@ -162,7 +160,7 @@ class GlobalRounds:
                 del part  # releases the memory of this chunk while the next one is awaited
             return
         with closing(closed):
-            opened = self._round(request.sent_round + 1, closed, {}, evaluate_only=False)
+            opened = self._round(request.sent_round + 1, closed, {})
             async for part in self.server.fetch_closed(opened, request):
                 yield part
                 del part

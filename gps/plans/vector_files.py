@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
-from fedstrata.optimisers.server_optimisers import Move, server_optimiser
-from fedstrata.optimisers.state_files import OptimiserFiles
+from fedstrata.optimisers.server_optimisers import server_optimiser
+from fedstrata.optimisers.state_files import Move, OptimiserFiles
 from fedstrata.process.logs import EventLog
 from fedstrata.rules import Gathering
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemory, clear_asides, write_model

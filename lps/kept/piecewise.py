@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedstrata.optimisers.server_optimisers import Move
-from fedstrata.optimisers.state_files import OptimiserFiles
+from fedstrata.optimisers.state_files import Move, OptimiserFiles
 from fedstrata.rules import Gathering
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of

@@ -73,7 +73,7 @@ async def serve(options: argparse.Namespace) -> None:
     executor = ThreadPoolExecutor(1)
     terms = RoundTerms(run_id=RUN, link=LinkSettings(), wait=TierDeadline())
     accepted = Acceptance(layout, "float32", UPDATE_PART)
-    rounds = RoundServer(terms, metrics, log, executor, accepts_updates=lambda number: accepted)
+    rounds = RoundServer(terms, metrics, log, accepts_updates=lambda number: accepted)
     known = asyncio.Event()
     known.set()
     server = RpcServer(metrics.links, security=OPEN, payload_bytes=options.bytes)
@@ -114,16 +114,13 @@ async def attend(options: argparse.Namespace) -> None:
     keep_for_training()  # a device process does the same
     connection = Connection(options.address, OPEN, Name("lps", CLUSTER))
     stub = LpsServiceStub(connection.counted(LinkMeter()))
-    session = ParentStream(stub.Attend)
-    calls = ParentCalls(
-        fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
-    )
     identity = Identity(run_id=RUN, child_id=f"device-{options.index:03d}", home_id=CLUSTER)
+    calls = ParentCalls(stream=ParentStream(stub.Attend), submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
     client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), log=EventLog("echo"))
     offer = await client.fetch(-1)
     while isinstance(offer, ReceivedModel):
         offer = await client.exchange(returned(offer, client))
-    session.close()
+    client.close()
     await connection.close()
 
 

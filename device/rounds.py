@@ -113,14 +113,13 @@ class DeviceRounds:
         absent.
         """
         lps = self._host.channels.lps(served.by.lps_id, served.by.lps_address)
-        session = ParentStream(lps.Attend)
+        client = self._client(lps, served.by.home_id)
         try:
-            await self._rounds(served, lps, session, data)
+            await self._rounds(served, lps, client, data)
         finally:
-            session.close()
+            client.close()
 
-    async def _rounds(self, served: Served, lps: Any, session: ParentStream, data: DeviceData) -> None:
-        client = self._client(lps, session, served.by.home_id)
+    async def _rounds(self, served: Served, lps: Any, client: RoundClient, data: DeviceData) -> None:
         goes_up: Update | answers_pb2.Answer | None = None  # to send before the next call
         is_announced = False  # whether to announce the update before it is sent
         while True:
@@ -233,7 +232,7 @@ class DeviceRounds:
             lambda: lps.SubmitModel(parts(), timeout=timeout_s), self._log, "SubmitModel", attempts=LPS_PATIENCE
         )
 
-    def _client(self, lps: Any, session: ParentStream, home_id: str) -> RoundClient:
+    def _client(self, lps: Any, home_id: str) -> RoundClient:
         host = self._host
         identity = Identity(run_id=host.experiment.run_id, child_id=self._device_id, home_id=home_id)
         link = host.experiment.links.device_lps
@@ -243,10 +242,9 @@ class DeviceRounds:
         if host.method.fetches_all or asked:  # a small message may have several models, or an answer
             largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
         calls = ParentCalls(
-            fetch=session.fetch,
+            stream=ParentStream(lps.Attend),
             submit=lps.SubmitUpdate,
             locate=lps.LocateUpdate,
-            exchange=session.exchange,
             held_s=hold_s(host.experiment.device_count),
             patience=LPS_PATIENCE,
             clock=host.clock.to_lps(self._device_id, largest),

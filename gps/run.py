@@ -1,7 +1,7 @@
 """One run at the GPS: its parts, its state, and the callers that wait for a change of the state."""
 
 import asyncio
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -113,7 +113,7 @@ class Run:
             plan_round=self.bundles.plan_round,
             journal=self.journal,
             clock=self.clock,
-            server=self._round_server(keeper, executor),
+            server=self._round_server(keeper),
             executor=executor,
         )
         self.adoption = Adoption(
@@ -121,7 +121,7 @@ class Run:
             changes=self.changes, tell=self.tell, log=self.log,
         )  # fmt: skip
 
-    def _round_server(self, keeper: Keeper, executor: Executor) -> RoundServer:
+    def _round_server(self, keeper: Keeper) -> RoundServer:
         terms = RoundTerms(
             run_id=self.experiment.run_id,
             link=self.experiment.links.lps_gps,
@@ -131,7 +131,7 @@ class Run:
         refused = Refusals(
             self.log, self._refuse_lps, known=self.serving.refusals(), has_child=lambda home: home in self.places.homes
         )
-        return RoundServer(terms, self.metrics, self.log, executor, accepts_updates=keeper.acceptance, refused=refused)
+        return RoundServer(terms, self.metrics, self.log, accepts_updates=keeper.acceptance, refused=refused)
 
     @property
     def largest_payload_bytes(self) -> int:

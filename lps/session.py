@@ -251,7 +251,6 @@ def _round_server(parts: SessionParts, holding: Holding) -> RoundServer:
         terms,
         lps.metrics,
         parts.log,
-        lps.executor,
         accepts_updates=holding.accepts_updates,
         serves=members.has if Homes(lps.experiment).moving else None,
         refused=parts.notes.refused,

@@ -202,13 +202,10 @@ class GpsClient:
         )
         # Exact sums take 8 bytes per element, not 4.
         largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)
-        attended = ParentStream(self._stub.Attend)
         calls = ParentCalls(
-            fetch=attended.fetch,
+            stream=ParentStream(self._stub.Attend),
             submit=self._stub.SubmitAggregate,
             locate=self._stub.LocateUpdate,
-            exchange=attended.exchange,
-            close=attended.close,
             clock=clock_of(self._experiment).uplink(name, largest),
         )
         uplink = RoundClient(

@@ -32,31 +32,12 @@ class ParentStream:
         self._is_in_exchange = False
         self._limit = TimeLimit()
 
-    def fetch(
-        self,
-        request: pb.FetchModelRequest,
-        *,
-        timeout: float,
-        wait_for_ready: bool = True,
-    ) -> AsyncIterator[pb.ModelPart]:
-        """Yield the parts of the next model, or of another reply. Raises AioRpcError like the call FetchModel."""
-        return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
-
-    def exchange(
-        self,
-        parts: Iterable[pb.UpdatePart | bytes],
-        *,
-        timeout: float,
-        wait_for_ready: bool = True,
-    ) -> AsyncIterator[pb.ModelPart]:
-        """Send an update, and yield the parts of the next model, like `fetch`. If the parent did not accept the update,
-        first yield the parent's reply that says so.
-        """
-        return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
-
-    async def _exchange(
-        self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, *, wait_for_ready: bool
+    async def exchange(
+        self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, *, wait_for_ready: bool = True
     ) -> AsyncIterator[Any]:
+        """Send a request or an update, and yield the parts of the next model, or of another reply. If the parent did
+        not accept the update, first yield the parent's reply that says so. Raises AioRpcError like the call FetchModel.
+        """
         await self._move(timeout_s)
         self._begin(wait_for_ready=wait_for_ready)
         part = await self._within(timeout_s, self._answer(parts))

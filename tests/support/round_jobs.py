@@ -1,5 +1,7 @@
 """What device 1 does in an LPS round, without an LPS, and a method with tables."""
 
+from typing import Any
+
 from device.personal import KeptInMemory, PersonalStore
 from device.round_job import RoundJob
 from device.work import DeviceProcess
@@ -31,8 +33,9 @@ def job_of(
         cluster=cluster, clusters=clusters, offered=offered,
         withdrawn=withdrawn, told=answer_to_proto(named("told"), told) if told is not None else None,
     )  # fmt: skip
-    calls = ParentCalls(fetch=None, submit=None, locate=None, exchange=None)
+    unused: Any = None
     identity = Identity(run_id="run", child_id="device-001", home_id="lps-0")
+    calls = ParentCalls(stream=unused, submit=unused, locate=unused)
     client = RoundClient(calls, identity, host.streams.travelling, link=LinkSettings(), log=EventLog("test"))
     return RoundJob(
         host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",

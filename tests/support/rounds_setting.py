@@ -1,13 +1,12 @@
 """A round without a network, shared by the tests of its two sides: one tiny layout, children with whole updates."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -31,6 +30,7 @@ from fedstrata.rounds import (
     Offer,
     OpenRound,
     ParentCalls,
+    ParentStream,
     RoundClient,
     RoundServer,
     RoundTerms,
@@ -97,7 +97,7 @@ def parent_of(terms: RoundTerms, layout: Layout = LAYOUT, **given: Any) -> Round
     """A parent without a round, for updates with this layout."""
     updates = Acceptance(layout, terms.link.up, PART)
     given = {"accepts_updates": lambda number: updates, **given}
-    return RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), **given)
+    return RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), **given)
 
 
 def held_back_parent(links: Transfers, layout: Layout) -> RoundServer:
@@ -169,7 +169,7 @@ def asking_of(server: RoundServer) -> Asking:
 
 
 class Wire:
-    """The three calls of a child, straight into a parent, cut as the test says: after so many parts, each once."""
+    """The calls of a child, straight into a parent, cut as the test says: after so many parts, each once."""
 
     def __init__(self, server: RoundServer, *, cut_down: Sequence[int] = (), cut_up: Sequence[int] = ()) -> None:
         self.server = server
@@ -177,9 +177,6 @@ class Wire:
         self.parts_up = self.parts_down = 0
         self.asked: list[pb.FetchModelRequest] = []
         self.on_cut: Callable[[], None] = lambda: None
-
-    def calls(self) -> ParentCalls:
-        return ParentCalls(fetch=self.fetch, submit=self.submit, locate=self.locate, exchange=self.exchange)
 
     async def fetch(self, request: pb.FetchModelRequest, **options: object) -> AsyncIterator[pb.ModelPart]:
         self.asked.append(request)
@@ -236,9 +233,16 @@ class Wire:
         async for part in self.fetch(header.then_fetch):
             yield part
 
-    async def exchange(self, parts: Iterator[pb.UpdatePart | bytes], **options: object) -> AsyncIterator[Any]:
-        """An update or an answer and what comes after it, as a device's session has them in one."""
-        first = next(iter(parts))
+    async def exchange(
+        self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, **options: object
+    ) -> AsyncIterator[Any]:
+        """A request, an update or an answer, and what comes after it, as a device's session has them in one."""
+        parts = iter(parts)
+        first = next(parts)
+        if isinstance(first, pb.UpdatePart) and first.HasField("fetch"):
+            async for part in self.fetch(first.fetch):
+                yield part
+            return
         if isinstance(first, pb.UpdatePart) and first.HasField("answer"):
             async for part in self._answer(first.answer):
                 yield part
@@ -262,10 +266,13 @@ class Wire:
             return self.server.locate(request)
 
 
-def client_of(wire: Wire, child_id: str = "a", *, layout: Layout = LAYOUT, link: LinkSettings = LINK) -> RoundClient:
+def client_of(
+    wire: Wire, child_id: str = "a", *, layout: Layout = LAYOUT, link: LinkSettings = LINK, **given: Any
+) -> RoundClient:
     """A child's side of a round over a wire."""
     identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
-    return RoundClient(wire.calls(), identity, layout, link=link, log=EventLog("test"))
+    calls = ParentCalls(stream=cast(ParentStream, wire), submit=wire.submit, locate=wire.locate)
+    return RoundClient(calls, identity, layout, link=link, log=EventLog("test"), **given)
 
 
 def update_of(client: RoundClient, flat: Flat, *, round_number: int = 0, num_examples: int = 2) -> Update:

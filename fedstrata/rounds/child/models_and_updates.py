@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.process.time_limits import HOLD_S
+from fedstrata.rpc.call_stream import ParentStream
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
@@ -20,15 +21,13 @@ Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ParentCalls:
-    """Hold a child's calls in a round: to fetch a model, to submit an update, and to locate an upload. LpsService and
-    GpsService name these calls differently.
+    """Hold a child's calls in a round: the stream that fetches models and submits updates, and the calls that submit an
+    update alone and locate an upload. LpsService and GpsService name these calls differently.
     """
 
-    fetch: Any
-    submit: Any
-    locate: Any
-    exchange: Any  # submits and fetches in one call
-    close: Callable[[], None] = lambda: None  # ends a stream that stays open between calls
+    stream: ParentStream
+    submit: Callable[..., Awaitable[pb.UpdateReply]]
+    locate: Callable[..., Awaitable[pb.LocateUpdateResponse]]
     held_s: float = HOLD_S  # longest time for which the parent holds a call
     clock: ChildClock = field(default_factory=ChildClock)  # adds the time that calls take on the child's link
     patience: int | None = None  # tries without an answer before ParentAwayError; None: no limit

@@ -2,9 +2,8 @@
 connection.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any
 
 from fedstrata.errors import ParentAwayError
 from fedstrata.experiment import LinkSettings
@@ -92,7 +91,7 @@ class RoundClient:
             offset = self._receiving.offset
             request = self._receiving.request(sent_round, sent_digest)
             try:
-                reply = await self._receiving.read(self._calls.fetch(request, **self._options))
+                reply = await self._reply_to([pb.UpdatePart(fetch=request)])
             except CallError as error:
                 if not is_passing(error):
                     raise refusal(error) from None
@@ -107,8 +106,8 @@ class RoundClient:
             backoff.reset()
 
     def close(self) -> None:
-        """Close what stays open between calls, such as a stream. The client makes no further calls."""
-        self._calls.close()
+        """Close the stream. The client makes no further calls."""
+        self._calls.stream.close()
 
     async def _pause(self, backoff: Backoff) -> None:
         """Wait before the next attempt. Raises ParentAwayError if no further attempt is allowed."""
@@ -121,10 +120,11 @@ class RoundClient:
         """Return whether calls wait for an absent parent. Otherwise they fail at once."""
         return self._calls.patience is None
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        """Return the options that limit the time of a call with a payload."""
-        return {"timeout": self._timeout_s, "wait_for_ready": self._waits}
+    async def _reply_to(self, parts: Iterable[pb.UpdatePart | bytes]) -> Offered | None:
+        """Send messages on the stream, and return the reply. If it is not there or not complete yet, return None."""
+        return await self._receiving.read(
+            self._calls.stream.exchange(parts, self._timeout_s, wait_for_ready=self._waits)
+        )
 
     async def answer(self, round_number: int, answer: answers_pb2.Answer) -> Offered:
         """Answer the question of a round, and wait for the next reply. Raises the errors of `fetch`."""
@@ -159,7 +159,7 @@ class RoundClient:
                 reach("upload", round_number)
 
         try:
-            return await self._receiving.read(self._calls.exchange(parts(), **self._options))
+            return await self._reply_to(parts())
         except CallError as error:
             if not is_passing(error):
                 raise refusal(error) from None
@@ -170,7 +170,7 @@ class RoundClient:
         """Send an update, and wait for the next reply. Raises the errors of `submit` and `fetch`."""
         parts = self._sending.parts(update, then_fetch=self._receiving.request(update.round, update.base_digest))
         try:
-            answer = await self._receiving.read(self._calls.exchange(parts, **self._options))
+            answer = await self._reply_to(parts)
         except CallError as error:
             is_sent = getgeneratorstate(parts) == GEN_CLOSED
             is_elsewhere = error.code() is StatusCode.OUT_OF_RANGE  # the parent already has a part of the update
@@ -194,8 +194,8 @@ class RoundClient:
         backoff = Backoff()
         while True:
             try:
-                reply: pb.UpdateReply = await self._calls.submit(self._sending.parts(update, offset), **self._options)
-                return reply
+                parts = self._sending.parts(update, offset)
+                return await self._calls.submit(parts, timeout=self._timeout_s, wait_for_ready=self._waits)
             except CallError as error:
                 if error.code() is not StatusCode.OUT_OF_RANGE and not is_passing(error):
                     raise refusal(error) from None

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,6 @@ class ChildCalls:
         terms: RoundTerms,
         metrics: ProcessMetrics,
         log: EventLog,
-        executor: Executor,
         *,
         accepts_updates: Callable[[int], Acceptance],
         serves: Callable[[str], bool] | None = None,
@@ -47,7 +45,6 @@ class ChildCalls:
         self.terms = terms
         self._metrics = metrics
         self._log = log
-        self._executor = executor
         self._round: OpenRound | None = None
         self._finished: str | None = None
         self.refused = refused if refused is not None else Refusals(log)

@@ -103,8 +103,13 @@ def request(sent_round: int = 0, home_id: str = "lps-0") -> pb.FetchModelRequest
     return pb.FetchModelRequest(home_id=home_id, sent_round=sent_round)
 
 
+def asked(sent_round: int = 0, home_id: str = "lps-0") -> list[pb.UpdatePart]:
+    """What a device sends that has no update."""
+    return [pb.UpdatePart(fetch=request(sent_round, home_id))]
+
+
 async def fetched(session: ParentStream, sent_round: int = 0, timeout_s: float = 20.0) -> list[pb.ModelPart]:
-    return [part async for part in session.fetch(request(sent_round), timeout=timeout_s)]
+    return [part async for part in session.exchange(asked(sent_round), timeout_s)]
 
 
 def update(round_number: int, *, data: bytes = b"") -> Iterator[pb.UpdatePart | bytes]:
@@ -119,7 +124,7 @@ def update(round_number: int, *, data: bytes = b"") -> Iterator[pb.UpdatePart | 
 
 
 async def exchanged(session: ParentStream, round_number: int, *, data: bytes = b"") -> list[pb.ModelPart]:
-    return [part async for part in session.exchange(update(round_number, data=data), timeout=20)]
+    return [part async for part in session.exchange(update(round_number, data=data), 20)]
 
 
 def parts_of(answers: list[pb.ModelPart]) -> list[str | None]:
@@ -146,9 +151,9 @@ def answer(round_number: int) -> Iterator[pb.UpdatePart | bytes]:
 
 async def test_an_answer_to_a_question_is_answered_with_what_its_sender_asks_for_then(link: Link) -> None:
     session = link.session()
-    first = [part async for part in session.exchange(answer(1), timeout=20)]
+    first = [part async for part in session.exchange(answer(1), 20)]
     assert parts_of(first) == ["header", "data", "data"]
-    assert parts_of([part async for part in session.exchange(answer(3), timeout=20)]) == ["waiting"]
+    assert parts_of([part async for part in session.exchange(answer(3), 20)]) == ["waiting"]
     assert parts_of(await exchanged(session, 2)) == ["header", "data", "data"]
     assert link.rounds.answers == [b"0123"] * 2
     assert link.streams == 1
@@ -156,7 +161,7 @@ async def test_an_answer_to_a_question_is_answered_with_what_its_sender_asks_for
 
 async def test_an_answer_that_is_refused_ends_the_stream_with_the_reason(link: Link) -> None:
     async def told() -> list[pb.ModelPart]:
-        return [part async for part in link.session().exchange(answer(-1), timeout=20)]
+        return [part async for part in link.session().exchange(answer(-1), 20)]
 
     # where the reason comes while the answer is being written gRPC tells only that the stream broke: it is tried again
     with pytest.raises(PayloadError, match="round -1"):
@@ -214,7 +219,7 @@ async def test_a_refusal_ends_the_stream_with_its_reason_and_the_next_exchange_o
     # where the reason comes while a chunk is being written gRPC tells only that the stream broke: it is tried again
     assert refused.value.code() is grpc.StatusCode[PayloadError.status] or is_passing(refused.value)
     with pytest.raises(grpc.aio.AioRpcError) as unknown:
-        [part async for part in session.fetch(request(home_id="lps-9"), timeout=20)]
+        [part async for part in session.exchange(asked(home_id="lps-9"), 20)]
     assert unknown.value.code() is grpc.StatusCode[UnknownChildError.status]
     assert len(await fetched(session)) == 3
     assert link.streams == 3
@@ -222,7 +227,7 @@ async def test_a_refusal_ends_the_stream_with_its_reason_and_the_next_exchange_o
 
 async def test_an_exchange_left_half_way_does_not_confuse_the_next(link: Link) -> None:
     session = link.session()
-    async for part in session.fetch(request(), timeout=20):
+    async for part in session.exchange(asked(), 20):
         assert part.HasField("header")
         break
     assert len(await fetched(session)) == 3

@@ -199,9 +199,7 @@ async def _gathered(updates: dict[str, Flat], order: random.Random, folder: Path
     terms = RoundTerms(run_id="run", link=LinkSettings(), wait=wait)
     accepted = Acceptance(LAYOUT, "float32", UPDATE_PART)
     with ThreadPoolExecutor(1) as executor:
-        server = RoundServer(
-            terms, ProcessMetrics("lps"), EventLog("test"), executor, accepts_updates=lambda number: accepted
-        )
+        server = RoundServer(terms, ProcessMetrics("lps"), EventLog("test"), accepts_updates=lambda number: accepted)
         intake = Intake(children=CHILDREN, sums=sums, wait=wait, executor=executor)
         server.open(OpenRound(offers={0: Offer(ModelFile(path, LAYOUT))}, number=0, global_round=0, intake=intake))
         feeds: dict[str, asyncio.Queue[pb.UpdatePart | None]] = {name: asyncio.Queue(1) for name in CHILDREN}

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,11 @@ from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
-    Identity,
     Intake,
     Offer,
     OpenRound,
     PlainUpdates,
     ReceivedModel,
-    RoundClient,
     RoundServer,
     RoundTerms,
     Update,
@@ -41,7 +38,7 @@ from tests.support.gatherings import MASKED as MASKED_MEAN
 from tests.support.gatherings import MEAN, one_stream, sums_in
 from tests.support.loop_time import LoopTime, turns
 from tests.support.masks_setting import LAYOUT, masked_experiment
-from tests.support.rounds_setting import PART, RUN_ID, Wire, announced, vector
+from tests.support.rounds_setting import PART, RUN_ID, Wire, announced, client_of, vector
 
 EXPERIMENT = masked_experiment(5)
 MASKED = Acceptance(LAYOUT, "exact", PART)
@@ -66,7 +63,7 @@ class Parent:
         updates = updates or MaskedUpdates(IDS.__contains__, 3, KeyCheck(EXPERIMENT.run_id, None).check)
         terms = RoundTerms(run_id=RUN_ID, link=LinkSettings(), wait=wait)
         server = RoundServer(
-            terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1),
+            terms, ProcessMetrics("lps"), EventLog("test"),
             accepts_updates=lambda number: MASKED, hear=updates.hear,
         )  # fmt: skip
         parent = cls(server, updates, None)  # type: ignore[arg-type]
@@ -94,11 +91,8 @@ class Child:
 
     def __init__(self, parent: Parent, device_id: str, *, experiment: Experiment = EXPERIMENT, **cuts: Any) -> None:
         self.masks = Masks(experiment, device_id, Proofs(experiment.run_id, None))
-        identity = Identity(run_id=RUN_ID, child_id=device_id, home_id="lps-0")
-        calls = Wire(parent.server, **cuts).calls()
-        self.client = RoundClient(
-            calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), shield=self.masks
-        )
+        self.wire = Wire(parent.server, **cuts)
+        self.client = client_of(self.wire, device_id, layout=LAYOUT, shield=self.masks)
         self.sent: Update | None = None
         self.uploads = 0
 
@@ -295,7 +289,7 @@ async def test_after_a_restart_of_the_parent_keys_are_shown_again_and_updates_se
     (tmp_path / "second").mkdir()
     restarted = Parent.of(tmp_path / "second", IDS[:3])
     for child in children:
-        child.client._calls = Wire(restarted.server).calls()
+        child.wire.server = restarted.server
     before = [child.masks.digest for child in children]
     mean = await mean_of(restarted, children[2].send(vector(5.0)), *(child.stay() for child in children[:2]))
     assert mean[0] == 5.0

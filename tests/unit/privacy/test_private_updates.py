@@ -209,8 +209,9 @@ async def sent_by(host: DeviceProcess, lps_round: int = 0, seed: int = 7) -> Upd
     received = ReceivedModel(
         round=lps_round, global_round=lps_round // 2, evaluate_only=False, plan_version=1, flat=host.model.initial(seed)
     )
+    unused: Any = None
     client = RoundClient(
-        ParentCalls(fetch=None, submit=None, locate=None, exchange=None),
+        ParentCalls(stream=unused, submit=unused, locate=unused),
         Identity(run_id="run", child_id="device-001", home_id="lps-0"),
         host.streams.travelling, link=LinkSettings(), log=EventLog("test"),
     )  # fmt: skip

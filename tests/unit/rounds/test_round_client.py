@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pytest
@@ -139,14 +140,14 @@ async def test_an_int8_upload_cut_and_resumed_has_the_bits_of_the_whole(tmp_path
 async def test_a_child_with_patience_says_when_its_parent_stays_away() -> None:
     tries = 0
 
-    async def away(*arguments: object, **options: object) -> None:
+    async def away(*arguments: object, **options: object) -> NoReturn:
         nonlocal tries
         tries += 1
         raise cut_off()
 
-    calls = ParentCalls(fetch=None, submit=away, locate=away, exchange=None, patience=3)
     identity = Identity(run_id=RUN_ID, child_id="a", home_id="lps-0")
     layout = Layout.of({"w": (2,)})
+    calls = ParentCalls(stream=cast(Any, None), submit=away, locate=away, patience=3)
     client = RoundClient(calls, identity, layout, link=LINK, log=EventLog("test"))
     with pytest.raises(ParentAwayError, match="did not answer 3 tries"):
         await client.submit(update_of(client, np.zeros(2, np.float32)))
@@ -229,7 +230,8 @@ async def test_each_update_is_announced_with_its_own_examples_and_scales(encodin
         return pb.UpdateReply(accepted=True)
 
     identity = Identity(run_id=RUN_ID, child_id="a", home_id="lps-0")
-    calls, link = ParentCalls(fetch=None, submit=take, locate=None, exchange=None), LinkSettings(up=encoding)
+    unused, link = cast(Any, None), LinkSettings(up=encoding)
+    calls = ParentCalls(stream=unused, submit=take, locate=unused)
     client = RoundClient(calls, identity, LAYOUT, link=link, log=EventLog("test"))
     for num_examples, value in ((2, 1.0), (2, 4.0), (3, 4.0)):
         await client.submit(update_of(client, vector(value), num_examples=num_examples))

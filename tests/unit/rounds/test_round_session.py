@@ -59,7 +59,8 @@ async def session_with(parent: Any) -> AsyncIterator[ParentStream]:
 
 
 async def heard(session: ParentStream, timeout_s: float = 30) -> list[str | None]:
-    return [part.WhichOneof("part") async for part in session.fetch(pb.FetchModelRequest(), timeout=timeout_s)]
+    asked = [pb.UpdatePart(fetch=pb.FetchModelRequest())]
+    return [part.WhichOneof("part") async for part in session.exchange(asked, timeout_s)]
 
 
 async def test_a_silent_parent_is_not_waited_for_longer_than_said_and_asked_anew_on_another_stream(
@@ -137,7 +138,7 @@ async def test_an_update_that_was_sent_is_not_held_while_the_next_model_is_await
         yield Part()
 
     async def exchanged() -> list[pb.ModelPart]:
-        return [part async for part in ParentStream(lambda wait_for_ready: call).exchange(parts(), timeout=30)]
+        return [part async for part in ParentStream(lambda wait_for_ready: call).exchange(parts(), 30)]
 
     hearing = asyncio.ensure_future(exchanged())
     await call.has_written.wait()

@@ -11,10 +11,10 @@ import numpy as np
 
 from fedstrata.attacks import Entry, attacks_of
 from fedstrata.experiment import Experiment
-from fedstrata.rules.base import Rule, Total, Values
+from fedstrata.rules.base import Rule, Spooled, Total
 from fedstrata.rules.spool import Spool
 from fedstrata.tensors import Flat
-from fedstrata.tensors.exact_sum import check_values, largest_value
+from fedstrata.tensors.exact_sum import largest_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Attacked(Rule):
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         inner = self._rule.total(size, max_weight, folder)
-        return _SpooledFirst(inner, Spool(size, folder), largest_value(max_weight), self._lies)
+        return _Lying(inner, Spool(size, folder), largest_value(max_weight), self._lies)
 
     def _lies(self, spool: Spool, children: Sequence[str]) -> dict[str, Flat]:
         """Return the updates of the attackers among a stream's children, by id."""
@@ -80,36 +80,14 @@ class Attacked(Rule):
         return lies
 
 
-class _SpooledFirst:
-    """Keep the updates of one stream on disk. At the end of the round, pass them to the rule's own total, with the lies
-    of attackers.
-    """
+class _Lying(Spooled):
+    """At the end of the round, pass the updates of one stream to the rule's own total, with the lies of attackers."""
 
     def __init__(
         self, inner: Total, spool: Spool, limit: float, lies: Callable[[Spool, Sequence[str]], Mapping[str, Flat]]
     ) -> None:
-        self._inner, self._spool, self._limit, self._lies = inner, spool, limit, lies
-        self._weights: dict[str, int] = {}  # by accepted child
-        self.is_settled = False
-
-    @property
-    def num_examples(self) -> int:
-        return sum(self._weights.values())
-
-    def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
-        if weight:
-            check_values(values, self._limit)
-            self._spool.write(child_id, start, values)
-
-    def accept(self, child_id: str, weight: int) -> None:
-        self._weights[child_id] = weight
-
-    def forget(self, child_id: str) -> bool:
-        self._weights.pop(child_id, None)
-        return True
-
-    def clear(self) -> None:
-        self._weights.clear()
+        super().__init__(spool, limit)
+        self._inner, self._lies = inner, lies
 
     def settle(self) -> None:
         children = sorted(self._weights)

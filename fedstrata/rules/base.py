@@ -132,26 +132,21 @@ class AllUpdates(Rule):
         return partial(self.combine, weights=weights)
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
-        return _Spooled(self, size, largest_value(max_weight), folder)
+        return _Combined(self, size, largest_value(max_weight), folder)
 
 
-class _Spooled:
-    """Keep the updates of one stream on disk, and combine them at the end of the round."""
+class Spooled:
+    """Keep the updates of one stream on disk until the end of the round."""
 
-    def __init__(self, rule: AllUpdates, size: int, limit: float, folder: Path) -> None:
-        self._rule = rule
-        self._limit = limit  # largest absolute value, as for the exact sum
-        self._spool = Spool(size, folder)
+    def __init__(self, spool: Spool, limit: float) -> None:
+        """Set `limit`, the largest absolute value, as for the exact sum."""
+        self._spool, self._limit = spool, limit
         self._weights: dict[str, int] = {}  # by accepted child
-        self._combined: Flat | None = None
+        self.is_settled = False
 
     @property
     def num_examples(self) -> int:
         return sum(self._weights.values())
-
-    @property
-    def is_settled(self) -> bool:
-        return self._combined is not None
 
     def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
         if weight:
@@ -168,10 +163,18 @@ class _Spooled:
     def clear(self) -> None:
         self._weights.clear()
 
+
+class _Combined(Spooled):
+    """Combine the updates of one stream at the end of the round."""
+
+    def __init__(self, rule: AllUpdates, size: int, limit: float, folder: Path) -> None:
+        super().__init__(Spool(size, folder), limit)
+        self._rule = rule
+
     def settle(self) -> None:
         children = sorted(self._weights)
         weights = np.array([self._weights[child_id] for child_id in children], np.int64)
-        combined = np.empty(self._spool.size, np.float32)
+        self._combined = np.empty(self._spool.size, np.float32)
         blocks = partial(self._spool.blocks, children)
         failing = f"rule {self._rule.options.name} failed with"
         with or_failed(failing, self._rule):
@@ -179,12 +182,12 @@ class _Spooled:
         for start, stop, block in blocks():
             with or_failed(failing, self._rule):
                 found = combine(block)
-            combined[start:stop] = _checked(self._rule, found, stop - start)
+            self._combined[start:stop] = _checked(self._rule, found, stop - start)
         self._spool.close()
-        self._combined = combined
+        self.is_settled = True
 
     def mean(self, start: int = 0, stop: int | None = None) -> Flat:
-        if self._combined is None or not self._weights:
+        if not (self.is_settled and self._weights):
             raise NoUpdatesError("the round was closed before any child reported")
         return self._combined[start:stop]
 

@@ -7,7 +7,6 @@ from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
-from fedstrata.errors import StateError
 from fedstrata.optimisers.server_optimisers import ServerOptimiser, State
 from fedstrata.store import ModelFile, write_model
 from fedstrata.store.model_file import pieces_of
@@ -45,12 +44,7 @@ class OptimiserFiles:
         if not number:
             self._write(0, layout, self._initial(layout.size))
         found = self._file(number, layout)
-        found.verify()
-        if found.metadata != self._metadata(number):
-            raise StateError(
-                f"{found.path} has the metadata {found.metadata}; expected {self._metadata(number)}; put the right "
-                "file back"
-            )
+        found.check(self._metadata(number))
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:

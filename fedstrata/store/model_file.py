@@ -201,6 +201,12 @@ class ModelFile(AnyModel):
         if self._computed_digest() != self._digest:
             raise StateError(f"{self.path} is altered: its content does not match its checksum")
 
+    def check(self, metadata: Mapping[str, str]) -> None:
+        """Check the content, and that the file has this metadata. Raises StateError, which names the file, if not."""
+        self.verify()
+        if self.metadata != metadata:
+            raise StateError(f"{self.path} has metadata {self.metadata}, expected {metadata}; was it renamed?")
+
     def close(self) -> None:
         """Close the file. Later reads raise SupersededError."""
         with self._reading:

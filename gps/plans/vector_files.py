@@ -71,10 +71,7 @@ class VectorFiles:
 
     def _whole(self, global_round: int) -> ModelFile:
         found = ModelFile(self._path(global_round), self.keeper.layout(global_round))
-        found.verify()
-        expected = self._metadata(global_round)
-        if found.metadata != expected:
-            raise StateError(f"{found.path} has metadata {found.metadata}, expected {expected}; was it renamed?")
+        found.check(self._metadata(global_round))
         return found
 
     def following(self, model: AnyModel, sums: Gathering, global_round: int) -> AnyModel:

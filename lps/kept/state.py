@@ -128,24 +128,13 @@ class ClusterState:
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
                 for number in {lps_round, self._base_round(lps_round)}:
-                    self._check_whole(number)
+                    with closing(self._file(number)) as model:
+                        model.check(self._metadata_of(number))
                 self.optimiser.begin(lps_round, self.layout)
                 return self.open(lps_round)
             except (StateError, ValueError) as error:
                 log.warning("state_passed_over", reason=str(error))
         return None
-
-    def _check_whole(self, lps_round: int) -> None:
-        """Check the model file of an LPS round. If the file is damaged, or belongs to another run, cluster or round,
-        raise StateError, which names the file.
-        """
-        with closing(self._file(lps_round)) as model:
-            model.verify()
-            if model.metadata != self._metadata_of(lps_round):
-                raise StateError(
-                    f"{model.path} has metadata {model.metadata}, expected {self._metadata_of(lps_round)}; "
-                    "was it renamed?"
-                )
 
     def open(self, lps_round: int) -> RoundStart:
         """Return the state at the start of an LPS round from its files. If a file is damaged, raise StateError, which

@@ -52,7 +52,6 @@ class Intake(Children):
         self._folding = asyncio.Lock()
         self._is_void = False  # if true, the sum is emptied before the next value is added
         self._when_void: list[Callable[[], None]] = []
-        self.voided = 0
         self.is_closed = False
 
     def when_void(self, react: Callable[[], None]) -> None:
@@ -197,7 +196,6 @@ class Intake(Children):
         """Empty the sum, and wait again for all children that are still in the round and were not refused."""
         self._is_void = True
         self._reports = ChildReports()
-        self.voided += 1
         self.completed.clear()
         for child in self._children.values():
             child.begin_anew()

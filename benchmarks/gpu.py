@@ -4,8 +4,8 @@
     python -m benchmarks.gpu --processor cpu --devices 2 --examples 32
 
 Prints a line of JSON for each question as soon as it is answered, so that a run that is stopped leaves its answers. It
-takes at most five minutes on one GPU. It has not yet run on a GPU: runs of Fedstrata compute on the CPU. Needs torch
-and NumPy only, besides Fedstrata.
+should take at most five minutes on one GPU. It has not yet run on a GPU: runs of Fedstrata compute on the CPU. Needs
+torch and NumPy only, besides Fedstrata.
 """
 
 import os

@@ -171,6 +171,12 @@ FEATURES: Mapping[str, Feature] = {
     # what the experiment file asks for
     "training.participation": Feature(said=_participation, without="remove training.participation"),
     ROUNDS: SOME_ROUNDS,
+    "LPS rounds with topology": Feature(
+        said=lambda experiment, method: _if(
+            experiment.topology and SOME_ROUNDS.said(experiment, method), f"{ROUNDS} with topology"
+        ),
+        without=SOME_ROUNDS.without,
+    ),
     "LPS rounds apart": Feature(said=_rounds_apart, without=SOME_ROUNDS.without),
     **{key: _setting(key) for key in SECTIONS},
     **{key: _setting(key, f"set {key}: float32", off=("float32",)) for key in LINKS},

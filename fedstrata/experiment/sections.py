@@ -533,8 +533,19 @@ class AdagradSettings(Settings):
 
 
 AdaptiveSettings = AdamSettings | YogiSettings | AdagradSettings
-AnyServerOptimiser = NoOptimiserSettings | MomentumSettings | AdaptiveSettings
-ServerOptimiserSettings = Annotated[AnyServerOptimiser, Field(discriminator="name")]
+ServerOptimiserSettings = Annotated[
+    NoOptimiserSettings | MomentumSettings | AdaptiveSettings, Field(discriminator="name")
+]
+
+
+class DynamicSettings(Settings):
+    """Choose FedDyn's step of a server (Acar et al. 2021). Only a method can choose it."""
+
+    name: Literal["dynamic"] = "dynamic"
+    """`dynamic`: v ← v + share · update, and the update plus v is added to the model."""
+
+
+AnyServerOptimiser = NoOptimiserSettings | MomentumSettings | AdaptiveSettings | DynamicSettings
 
 
 class TrainingSettings(Settings):

@@ -271,6 +271,8 @@ class Facts:
     """Function of an LPS round. For each server that averages after this round, it returns the indexes of the devices
     that are asked. It returns nothing if every device is asked in every round.
     """
+    absences: bool = False
+    """Whether devices may be absent in a round, because of `training.participation` or `schedule.leave`."""
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
     """Function that constructs the model."""
 

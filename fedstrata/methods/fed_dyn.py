@@ -5,23 +5,27 @@ minimises (Algorithm 1)
 
     L_k(w) − ⟨g_k, w⟩ + alpha / 2 · ‖w − w^t‖²   and then   g_k ← g_k − alpha (w_k − w^t),
 
-and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha · mean (w_k − w^t). Because h and all g_k begin
-at 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha. The mean of these vectors is w^(t+1), and
-the server keeps no state. This is exact if every device takes part in every round. If a device is absent, the paper's h
-still contains the device's g_k, but the mean of the sent vectors does not. So the method refuses
-`training.participation`, devices that leave, quorums below 1, and newcomers that train. With several LPS rounds per
-global round, the method needs a run with a single LPS, which is then the server. The means and the minimised sum of
-losses are weighted by examples. If all devices have equally many examples, they are the same as in the paper.
+and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha · share · mean (w_k − w^t). The means are over
+the devices that take part, and `share` is their part of all devices.
+
+If devices may be absent, the server keeps h, as in the paper (`fedstrata.optimisers`, `dynamic`). If every device takes
+part in every round, h is the mean of the g_k, because h and all g_k begin at 0. So then each device sends w_k − g_k /
+alpha. The mean of these vectors is w^(t+1), and the server keeps no state.
+
+The means, the share and the minimised sum of losses are weighted by examples. If all devices have equally many
+examples, they are the same as in the paper. The method needs one server, so with several LPS rounds per global round it
+needs a run with a single LPS.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import PositiveFloat
 
-from fedstrata.methods.base import EVERYBODY, MethodSettings, Outcome, Work
+from fedstrata.experiment.sections import DynamicSettings
+from fedstrata.methods.base import JOINED_LATE_OR_LOST, Facts, MethodSettings, Outcome, Work
 from fedstrata.methods.fed_avg import FedAvg
 
 if TYPE_CHECKING:
@@ -52,26 +56,39 @@ class FedDyn(FedAvg):
 
     has_personal_state = True
 
+    def __init__(self, options: Any, facts: Facts) -> None:
+        super().__init__(options, facts)
+        if facts.absences:
+            self.server_optimiser = DynamicSettings()
+
     def refuses(self) -> Mapping[str, str]:
-        """Refuse optimisers of servers, and runs in which devices may be absent. All devices must take part, because
-        the mean of all g_k replaces the server's state.
+        """Refuse optimisers of servers, and runs in which devices join or updates are lost. Also refuse rounds in which
+        each LPS is a server.
         """
+        absent = {
+            "LPS rounds with topology": "with absent devices, the server must take its step after each LPS round",
+            "averaged statistics": "the server's step could move a variance of batch normalisation below 0",
+        }
         return {
-            **dict.fromkeys(EVERYBODY, "the method's mean is right only if every device takes part in every round"),
+            **dict.fromkeys(JOINED_LATE_OR_LOST, "the server's state would not be the mean of the devices' states"),
             "LPS rounds apart": "the method needs one server, and in these rounds each LPS is a server",
+            **(absent if self.facts.absences else {}),
             "training.gps_optimiser": "the method itself computes the server's step",
             "training.lps_optimiser": "the method itself computes the server's step",
             "privacy.updates": "with noise the state of the model no longer equals the mean of the devices' states",
         }
 
     async def local(self, work: Work) -> Outcome:
-        """Train on the corrected loss, and return the trained weights minus g_k / alpha."""
+        """Train on the corrected loss, and return the trained weights. If no device is ever absent, return them minus
+        g_k / alpha.
+        """
         own = work.personal.get("gradient", np.zeros_like(work.start))
         trained = await work.train(work.start, correct=Dynamic(self.options.alpha), beside=(work.start, own))
         own = own - np.float32(self.options.alpha) * (trained.weights - work.start)
         own[work.model.trainable.size :] = 0  # statistics have no gradient
+        step = 0 if self.facts.absences else own / np.float32(self.options.alpha)
         return Outcome(
-            weights=trained.weights - own / np.float32(self.options.alpha),
+            weights=trained.weights - step,
             train_loss=trained.train_loss,
             measured=trained.measured,
             personal={"gradient": own},

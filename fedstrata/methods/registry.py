@@ -101,5 +101,7 @@ def facts_of(experiment: Experiment) -> Facts:
         training=experiment.training,
         privacy=experiment.privacy,
         cohorts=lru_cache(maxsize=4)(partial(cohorts_of_file, experiment)),
+        absences=not experiment.training.asks_all(experiment.device_count)
+        or (experiment.clock != "none" and any(entry.leave is not None for entry in experiment.schedule)),
         make_model=partial(build_model, experiment.model, info),
     )

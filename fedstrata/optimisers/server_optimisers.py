@@ -21,6 +21,7 @@ from fedstrata.experiment.sections import (
     AdamSettings,
     AdaptiveSettings,
     AnyServerOptimiser,
+    DynamicSettings,
     MomentumSettings,
     NoOptimiserSettings,
     YogiSettings,
@@ -42,9 +43,9 @@ class ServerOptimiser(Protocol):
     def initial_state(self, size: int) -> State:
         """Return the state before the first round, for a piece of `size` elements."""
 
-    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+    def step(self, model: Flat, update: Flat, state: State = (), share: float = 1.0) -> tuple[Flat, State]:
         """Return a piece of the next model, and the next state of this piece, as float32. They are computed from the
-        present model, the mean update and the present state.
+        present model, the mean update, the present state, and the share of all examples that took part.
 
         Raises:
             StateError: the state does not have one vector of the piece's shape per name in `state_names`.
@@ -62,6 +63,8 @@ def server_optimiser(settings: AnyServerOptimiser) -> ServerOptimiser:
             return _Momentum(settings)
         case AdamSettings() | YogiSettings() | AdagradSettings():
             return _Adaptive(settings)
+        case DynamicSettings():
+            return _Dynamic()
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class _Addition:
     def initial_state(self, size: int) -> State:
         return ()
 
-    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+    def step(self, model: Flat, update: Flat, state: State = (), share: float = 1.0) -> tuple[Flat, State]:
         _check(self, model, state)
         return model + update, ()
 
@@ -88,7 +91,7 @@ class _Momentum:
     def initial_state(self, size: int) -> State:
         return (np.zeros(size, np.float32),)
 
-    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+    def step(self, model: Flat, update: Flat, state: State = (), share: float = 1.0) -> tuple[Flat, State]:
         _check(self, model, state)
         velocity = (self.settings.momentum * _wide(state[0]) + update).astype(np.float32)
         return _moved(model, self.settings.learning_rate * _wide(velocity)), (velocity,)
@@ -108,7 +111,7 @@ class _Adaptive:
         """Return m = 0 and v = τ², the least value that the paper allows."""
         return np.zeros(size, np.float32), np.full(size, self.settings.tau**2, np.float32)
 
-    def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
+    def step(self, model: Flat, update: Flat, state: State = (), share: float = 1.0) -> tuple[Flat, State]:
         _check(self, model, state)
         settings, delta = self.settings, _wide(update)
         first = (settings.beta1 * _wide(state[0]) + (1 - settings.beta1) * delta).astype(np.float32)
@@ -124,6 +127,21 @@ class _Adaptive:
                 return second - (1 - beta2) * delta * delta * np.sign(second - delta * delta)
             case AdagradSettings():
                 return second + delta * delta
+
+
+@dataclass(frozen=True)
+class _Dynamic:
+    """Compute v ← v + share · Δ; x ← x + Δ + v. In FedDyn's paper, v is −h / α."""
+
+    state_names: tuple[str, ...] = ("correction",)
+
+    def initial_state(self, size: int) -> State:
+        return (np.zeros(size, np.float32),)
+
+    def step(self, model: Flat, update: Flat, state: State = (), share: float = 1.0) -> tuple[Flat, State]:
+        _check(self, model, state)
+        correction = (_wide(state[0]) + share * _wide(update)).astype(np.float32)
+        return _moved(model, _wide(update) + correction), (correction,)
 
 
 def _check(optimiser: ServerOptimiser, model: Flat, state: Sequence[Flat]) -> None:

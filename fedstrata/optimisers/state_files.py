@@ -12,7 +12,8 @@ from fedstrata.store import ModelFile, write_model
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Flat, Layout, TensorSpec
 
-Move = tuple[Flat, Flat | None, State]  # a piece of the model, its mean update (None: no update), and its state
+# a piece of the model, its mean update (None: no update), its state, and the share of all examples that took part
+Move = tuple[Flat, Flat | None, State, float]
 
 
 class OptimiserFiles:
@@ -76,11 +77,11 @@ class OptimiserFiles:
 
         Each output needs its own pass over the pieces, so that no whole vector is in memory.
         """
-        for model, update, state in moves:
+        for model, update, state, share in moves:
             if update is None:
                 yield (model, *state)[output]
             else:
-                moved, following = self._optimiser.step(model, update, state)
+                moved, following = self._optimiser.step(model, update, state, share)
                 yield (moved, *following)[output]
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:

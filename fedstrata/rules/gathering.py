@@ -50,16 +50,23 @@ class Shares(Protocol):
 class Gathering:
     """Gather the updates of one round."""
 
-    def __init__(self, rule: Rule, shares: Shares, folder: Path, whole: Sequence[int] = ()) -> None:
+    def __init__(
+        self, rule: Rule, shares: Shares, folder: Path, whole: Sequence[int] = (), counts: Sequence[bool] = ()
+    ) -> None:
         """Set the parent's rule, the children's shares, and a folder for values that do not stay in memory.
 
-        `whole` has, for each stream in which absent devices count, the weight of all devices, and 0 for other streams.
-        If it is empty, absent devices count in no stream.
+        `whole` has the weight of all devices in each stream; empty means that all take part. `counts` says in which
+        streams absent devices count in the mean; empty means in none.
         """
         self._shares = shares
         self.sizes = shares.sizes
-        self._whole = whole or [0] * len(shares.sizes)
-        most = map(max, shares.most, self._whole)
+        self._whole = whole
+        self._counted = (
+            [weight * counts for weight, counts in zip(whole, counts, strict=True)]
+            if counts
+            else [0] * len(shares.sizes)
+        )
+        most = map(max, shares.most, self._counted)
         self.totals = [rule.total(size, max(1, limit), folder) for size, limit in zip(shares.sizes, most, strict=True)]
         self.accepted: dict[str, Sequence[int]] = {}  # weights in each stream, by accepted child
 
@@ -67,6 +74,13 @@ class Gathering:
     def weights(self) -> list[int]:
         """The total weight of all accepted children in each stream."""
         return [total.num_examples for total in self.totals]
+
+    @property
+    def taking_part(self) -> list[float]:
+        """The part of all devices' weight in each stream that the accepted children have."""
+        if not self._whole:
+            return [1.0] * len(self.totals)
+        return [total.num_examples / (whole or 1) for total, whole in zip(self.totals, self._whole, strict=True)]
 
     def check(self, child_id: str, stated: Sequence[int]) -> None:
         """Check the weights that a child states. Raises PayloadError if they are impossible for this child."""
@@ -112,9 +126,9 @@ class Gathering:
         """Finish the computation of the round, after the last update. Where absent devices count, add zeros for them.
         Raises the errors of `Total.settle`.
         """
-        for total, whole in zip(exact(self.totals), self._whole, strict=False):
-            if total.num_examples < whole:
-                total.add_zeros(whole - total.num_examples)
+        for total, counted in zip(exact(self.totals), self._counted, strict=False):
+            if total.num_examples < counted:
+                total.add_zeros(counted - total.num_examples)
         waiting = [total for total in self.totals if not total.is_settled]
         if waiting:
             await asyncio.to_thread(_settle, waiting)
@@ -208,12 +222,18 @@ def of_updates(rule: Rule, size: int, most: Mapping[str, int], folder: Path) -> 
 
 
 def of_parts(
-    rule: Rule, sizes: Sequence[int], most: Mapping[str, int], folder: Path, *, whole: Sequence[int] = ()
+    rule: Rule,
+    sizes: Sequence[int],
+    most: Mapping[str, int],
+    folder: Path,
+    *,
+    whole: Sequence[int] = (),
+    counts: Sequence[bool] = (),
 ) -> Gathering:
     """Gather one vector from each child, as `of_updates` does. The vector has a stream of each of these sizes, one
-    after another. `whole` is described in `Gathering`.
+    after another. `whole` and `counts` are described in `Gathering`.
     """
-    return Gathering(rule, _Whole(sizes, most), folder, whole)
+    return Gathering(rule, _Whole(sizes, most), folder, whole, counts)
 
 
 def routed(
@@ -224,13 +244,16 @@ def routed(
     folder: Path,
     *,
     whole: Sequence[int] = (),
+    counts: Sequence[bool] = (),
 ) -> Gathering:
     """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` and `examples` have, by
-    device, the routes that the plan gives it and its number of examples. `whole` is described in `Gathering`.
+    device, the routes that the plan gives it and its number of examples. `whole` and `counts` are described in
+    `Gathering`.
     """
-    return Gathering(rule, _Planned(sizes, routes, examples), folder, whole)
+    return Gathering(rule, _Planned(sizes, routes, examples), folder, whole, counts)
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:
     """Gather several streams at the GPS. `most` has, by LPS, its largest weight in each stream."""
-    return Gathering(rule, _ByStream(sizes, most), folder)
+    shares = _ByStream(sizes, most)
+    return Gathering(rule, shares, folder, shares.most)

@@ -214,13 +214,13 @@ class VectorLayout:
         return [slice(stop - size, stop) for size, stop in zip(self.sizes, stops, strict=True)]
 
     def whole(self, examples: Mapping[int, int]) -> list[int]:
-        """Return the weight of all devices in each stream in which absent devices count, and 0 for other streams.
-        `examples` has the weight of all devices by cluster.
-        """
-        return [
-            sum(n for cluster, n in examples.items() if each.cluster in {None, cluster}) * each.counts_absent
-            for each in self.streams
-        ]
+        """Return the weight of all devices in each stream. `examples` has the weight of all devices by cluster."""
+        return [sum(n for cluster, n in examples.items() if each.cluster in {None, cluster}) for each in self.streams]
+
+    @property
+    def counts(self) -> list[bool]:
+        """Return, for each stream, whether absent devices count in its mean."""
+        return [each.counts_absent for each in self.streams]
 
     def place(self, channel: str, cluster: int | None) -> slice:
         """Return the slice of one stream. For the stream of all devices, `cluster` is None."""

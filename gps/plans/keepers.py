@@ -40,6 +40,7 @@ class PieceChange:
     start: int
     stop: int
     update: Flat | None
+    share: float  # of all examples, that took part
     is_absolute: bool = False  # whether the mean is of weights, not of differences
 
 
@@ -183,11 +184,13 @@ class Keeper:
         """
         before, plan = self._at_start(global_round), self._plans.at_end(global_round)
         gathered = {
-            (stream.channel, stream.cluster): (stream.tensors, total)
-            for stream, total in zip(self._of_updates(global_round).streams, sums.totals, strict=True)
+            (stream.channel, stream.cluster): (stream.tensors, total, share)
+            for stream, total, share in zip(
+                self._of_updates(global_round).streams, sums.totals, sums.taking_part, strict=True
+            )
         }
         for stream in self._at_start(global_round + 1).streams:
-            tensors, total = gathered[stream.channel, stream.cluster]
+            tensors, total, share = gathered[stream.channel, stream.cluster]
             parent = stream.cluster
             if parent is not None and plan.parents:
                 parent = plan.parents[parent]
@@ -197,7 +200,9 @@ class Keeper:
                 for a, b in pieces_of(place.stop - place.start):
                     first, last = place.start + a, place.start + b
                     mean = total.mean(first, last) if total.num_examples or not self._kept.spans else None
-                    yield PieceChange(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
+                    yield PieceChange(
+                        start=start + first, stop=start + last, update=mean, share=share, is_absolute=is_mixed
+                    )
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
         """Return, by cluster name, the models at the start of a global round. If the LPSs keep the models, the result

@@ -94,7 +94,8 @@ class VectorFiles:
             base, update = model.read(change.start, change.stop), change.update
             if update is not None and change.is_absolute:
                 base, update = (base, update - base) if self._optimiser.has_state else (update, None)
-            yield base, update, self._optimiser.at(global_round, model.layout, change.start, change.stop)
+            state = self._optimiser.at(global_round, model.layout, change.start, change.stop)
+            yield base, update, state, change.share
 
     def _metadata(self, global_round: int) -> dict[str, str]:
         return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}

@@ -82,8 +82,9 @@ class KeptModel(Holding):
     def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
         lps, weight = self._parts.lps, sum(everybody.values())
         rule = lps.rule.in_round(self._start.lps_round // self._parts.rounds)
-        sizes, whole = [size for size, _ in lps.streams.runs], [weight * counts for _, counts in lps.streams.runs]
-        return of_parts(rule, sizes, children, self._parts.folder, whole=whole)
+        sizes, counts = zip(*lps.streams.runs, strict=True)
+        whole = [weight] * len(sizes)
+        return of_parts(rule, sizes, children, self._parts.folder, whole=whole, counts=counts)
 
     async def written(self) -> None:
         await self._writing.done()

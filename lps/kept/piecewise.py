@@ -16,11 +16,11 @@ def moves(model: AnyModel, sums: Gathering, optimiser: OptimiserFiles, lps_round
     state.
     """
     offset = 0
-    for size, total in zip(sums.sizes, sums.totals, strict=True):
+    for size, total, share in zip(sums.sizes, sums.totals, sums.taking_part, strict=True):
         for start, stop in pieces_of(size):
             first, last = offset + start, offset + stop
             state = optimiser.at(lps_round, model.layout, first, last)
-            yield model.read(first, last), total.mean(start, stop), state
+            yield model.read(first, last), total.mean(start, stop), state, share
         offset += size
 
 

@@ -157,7 +157,7 @@ class ReceivedStreams(Holding):
         for device_id, cluster in members.clusters_of().items():
             examples[cluster] += everybody.get(device_id, 0)
         routes = members.routes(self._streams, children)
-        return routed(rule, vector.sizes, routes, children, folder, whole=vector.whole(examples))
+        return routed(rule, vector.sizes, routes, children, folder, whole=vector.whole(examples), counts=vector.counts)
 
     async def written(self) -> None:
         """Do nothing, because the GPS keeps every model that this LPS offers."""

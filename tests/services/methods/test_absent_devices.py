@@ -245,3 +245,24 @@ def test_fedadam_is_fedavg_with_the_gps_optimiser_adam(tmp_path: Path) -> None:
     found = final(case, SERVERS["fedadam"][0], tmp_path / "method")
     other = final(case, "fedavg", tmp_path / "key", adam)
     assert all(np.array_equal(found[name], other[name]) for name in found)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.lps == 0 or case.lps_rounds == 1], ids=str)
+def test_feddyns_server_state_moves_by_the_share_that_takes_part(case: Case, tmp_path: Path) -> None:
+    """Algorithm 1 of the paper, with h at the server."""
+    alpha, everybody = 0.5, [*range(DEVICES)]
+    own = [torch.zeros_like(initial()) for _ in everybody]
+    x, h = initial(), torch.zeros_like(initial())
+    for number in range(GLOBAL_ROUNDS * case.lps_rounds):
+        there, found = sorted(each for home in case.servers for each in case.there(home, number)), []
+        for each in there:
+
+            def penalty(w: Vector, g: Vector = own[each], x: Vector = x) -> torch.Tensor:
+                return alpha / 2 * ((w - x) ** 2).sum() - g @ w
+
+            found.append(trained(x, each, number, penalty)[0])
+            own[each] = own[each] - alpha * (found[-1] - x)
+        h = h - alpha * share(there, everybody) * (mean(found, there) - x)
+        x = mean(found, there) - h / alpha
+    assert (h - mean(own, everybody)).abs().max() < 1e-6
+    assert_is(final(case, f"{{name: feddyn, alpha: {alpha}}}", tmp_path / "run"), x)

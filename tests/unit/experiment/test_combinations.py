@@ -194,9 +194,9 @@ OPTIMISERS = ("training.gps_optimiser", "training.lps_optimiser")
 OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{
         (method, feature): case
-        for method in ("feddyn", "scaffold", "scores")
+        for method in (*VARIATES, "scores")
         for feature, case in AWAY.items()
-        if method != "scaffold" or feature in {"newcomers that train", "quorum below 1"}
+        if method == "scores" or feature in {"newcomers that train", "quorum below 1"}
     },
     **{
         (method, key): ([f"{key}={{name: adam}}"], f"{key} adam")

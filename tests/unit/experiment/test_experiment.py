@@ -37,8 +37,8 @@ def refusal(*overrides: str) -> str:
         (["seed=4", "method={name: one_shot, clusters: 9}"], "--set method={name: one_shot, clusters: 9}: method.clus"),
         # training.lps_rounds_per_global_round is 2 in the file by default: what set the method is to blame
         (["seed=4", "method=fedfomo"], "--set method=fedfomo: training.lps_rounds_per_global_round 2 does not go with"),
-        (["training.lps_rounds_per_global_round=1", "method=feddyn", "training.participation=2"],
-         "--set method=feddyn --set training.participation=2: training.participation 2 does not"),
+        (["training.lps_rounds_per_global_round=1", "method=feddyn", "deadlines.lps.quorum_ratio=0.5"],
+         "--set method=feddyn --set deadlines.lps.quorum_ratio=0.5: deadlines.lps.quorum_ratio 0.5 does not"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_set_is_said_of_set_and_not_of_the_file(

@@ -14,6 +14,7 @@ from fedstrata.errors import StateError
 from fedstrata.experiment.sections import (
     AdagradSettings,
     AdamSettings,
+    DynamicSettings,
     MomentumSettings,
     NoOptimiserSettings,
     YogiSettings,
@@ -26,7 +27,7 @@ MOMENTUM = MomentumSettings(name="momentum", learning_rate=0.5, momentum=0.9)
 ADAM = AdamSettings(name="adam", learning_rate=0.1, beta1=0.8, beta2=0.95, tau=0.01)
 YOGI = YogiSettings(name="yogi", learning_rate=0.5, beta1=0.5, beta2=0.75, tau=2.0)
 ADAGRAD = AdagradSettings(name="adagrad", learning_rate=0.5, tau=3.0)
-ALL: list[Any] = [NONE, MOMENTUM, ADAM, YOGI, ADAGRAD]
+ALL: list[Any] = [NONE, MOMENTUM, ADAM, YOGI, ADAGRAD, DynamicSettings()]
 
 
 def drawn(rounds: int, size: int = 50) -> tuple[Flat, list[Flat]]:

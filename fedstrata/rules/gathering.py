@@ -5,11 +5,10 @@ its values. `Gathering` routes the values to one `Total` per stream, which the p
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Protocol
 
 from fedstrata.errors import PayloadError
 from fedstrata.rules.base import Rule, Total, Values
@@ -26,25 +25,28 @@ class Route:
     weight: int = 0  # at an LPS of several streams: the child's weight in the stream, by the plan
 
 
-class Shares(Protocol):
-    """Define which part of the round each child has. `stated` are the weights that a child states in its update."""
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Hold the part that each child has in a round."""
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """The number of values of each stream."""
-
-    @property
-    def most(self) -> Sequence[int]:
-        """The largest sum of all children's weights in each stream."""
+    sizes: Sequence[int]  # number of values of each stream
+    most: Sequence[int]  # the largest sum of all children's weights in each stream
+    routes: Mapping[str, Sequence[Route]]  # by child, the routes of its values
+    allowed: Mapping[str, Sequence[range]]  # by child, the weights that it may state
+    expected: Callable[[str], str]  # returns the weights that a child may state, in words
+    planned: Mapping[str, Sequence[int]] = field(default_factory=dict)  # weights in each stream, if not as stated
 
     def check(self, child_id: str, stated: Sequence[int]) -> None:
-        """Raise PayloadError if the child cannot have these weights."""
+        """Raise PayloadError if the child cannot have the weights that it states in its update."""
+        allowed = self.allowed[child_id]
+        if len(stated) != len(allowed) or not all(map(range.__contains__, allowed, stated)):
+            raise PayloadError(f"{child_id} states the weights {list(stated)[:8]}; expected {self.expected(child_id)}")
 
     def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
         """Return the child's weight in each stream."""
-
-    def routes(self, child_id: str) -> Sequence[Route]:
-        """Return the routes of the child's values."""
+        if self.planned:
+            return self.planned[child_id]
+        return stated if len(stated) == len(self.sizes) else [*stated] * len(self.sizes)
 
 
 class Gathering:
@@ -93,7 +95,7 @@ class Gathering:
             PayloadError: a value is refused.
         """
         stop, weights = start + len(values), self._shares.weights(child_id, stated)
-        for route in self._shares.routes(child_id):
+        for route in self._shares.routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
             if first < last:
                 at = route.offset + first - route.place.start
@@ -145,75 +147,6 @@ def _in_order(sizes: Sequence[int]) -> list[Route]:
     return [Route(place=slice(start, stop), stream=number, offset=0) for number, (start, stop) in enumerate(places)]
 
 
-class _Whole:
-    """Let each child send all streams, one after another, and state its number of examples."""
-
-    def __init__(self, sizes: Sequence[int], most: Mapping[str, int]) -> None:
-        self.sizes, self.most = sizes, [sum(most.values())] * len(sizes)
-        self._most = most
-        self._routes = _in_order(sizes)
-
-    def check(self, child_id: str, stated: Sequence[int]) -> None:
-        if len(stated) != 1 or not 0 < stated[0] <= self._most[child_id]:
-            raise PayloadError(
-                f"{child_id} states the weights {list(stated)}; expected one, from 1 to {self._most[child_id]}"
-            )
-
-    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
-        return [*stated] * len(self.sizes)
-
-    def routes(self, child_id: str) -> Sequence[Route]:
-        return self._routes
-
-
-class _Planned:
-    """Let the plan decide to which streams a device's update belongs, and with which weights."""
-
-    def __init__(
-        self, sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], examples: Mapping[str, int]
-    ) -> None:
-        self.sizes = sizes
-        self._routes = routes
-        self._examples = examples
-        streams = range(len(sizes))
-        by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
-        self._weights = {child: [found.get(each, 0) for each in streams] for child, found in by_stream.items()}
-        self.most = [sum(weights[each] for weights in self._weights.values()) for each in streams]
-
-    def check(self, child_id: str, stated: Sequence[int]) -> None:
-        if list(stated) != [self._examples[child_id]]:
-            raise PayloadError(
-                f"{child_id} states the weights {list(stated)}; expected one, {self._examples[child_id]}"
-            )
-
-    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
-        return self._weights[child_id]
-
-    def routes(self, child_id: str) -> Sequence[Route]:
-        return self._routes[child_id]
-
-
-class _ByStream:
-    """Let each LPS send all streams, one after another, and state its weight in each."""
-
-    def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]]) -> None:
-        self.sizes = sizes
-        self._most = most
-        self.most = [sum(weights[stream] for weights in most.values()) for stream in range(len(sizes))]
-        self._routes = _in_order(sizes)
-
-    def check(self, child_id: str, stated: Sequence[int]) -> None:
-        most = self._most[child_id]
-        if len(stated) != len(most) or not all(0 <= w <= m for w, m in zip(stated, most, strict=True)):
-            raise PayloadError(f"{child_id} states the weights {list(stated)[:8]}; expected at most {list(most)[:8]}")
-
-    def weights(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
-        return stated
-
-    def routes(self, child_id: str) -> Sequence[Route]:
-        return self._routes
-
-
 def of_updates(rule: Rule, size: int, most: Mapping[str, int], folder: Path) -> Gathering:
     """Gather one vector of `size` values from each child. `most` has, by child, the largest number of examples that it
     may state.
@@ -233,7 +166,14 @@ def of_parts(
     """Gather one vector from each child, as `of_updates` does. The vector has a stream of each of these sizes, one
     after another. `whole` and `counts` are described in `Gathering`.
     """
-    return Gathering(rule, _Whole(sizes, most), folder, whole, counts)
+    shares = Shares(
+        sizes=sizes,
+        most=[sum(most.values())] * len(sizes),
+        routes=dict.fromkeys(most, _in_order(sizes)),
+        allowed={child: [range(1, limit + 1)] for child, limit in most.items()},
+        expected=lambda child: f"one, from 1 to {most[child]}",
+    )
+    return Gathering(rule, shares, folder, whole, counts)
 
 
 def routed(
@@ -250,10 +190,26 @@ def routed(
     device, the routes that the plan gives it and its number of examples. `whole` and `counts` are described in
     `Gathering`.
     """
-    return Gathering(rule, _Planned(sizes, routes, examples), folder, whole, counts)
+    by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
+    planned = {child: [found.get(each, 0) for each in range(len(sizes))] for child, found in by_stream.items()}
+    shares = Shares(
+        sizes=sizes,
+        most=[sum(weights[each] for weights in planned.values()) for each in range(len(sizes))],
+        routes=routes,
+        allowed={child: [range(count, count + 1)] for child, count in examples.items()},
+        expected=lambda child: f"one, {examples[child]}",
+        planned=planned,
+    )
+    return Gathering(rule, shares, folder, whole, counts)
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:
     """Gather several streams at the GPS. `most` has, by LPS, its largest weight in each stream."""
-    shares = _ByStream(sizes, most)
+    shares = Shares(
+        sizes=sizes,
+        most=[sum(weights[each] for weights in most.values()) for each in range(len(sizes))],
+        routes=dict.fromkeys(most, _in_order(sizes)),
+        allowed={lps_id: [range(limit + 1) for limit in weights] for lps_id, weights in most.items()},
+        expected=lambda lps_id: f"at most {list(most[lps_id])[:8]}",
+    )
     return Gathering(rule, shares, folder, shares.most)

@@ -74,7 +74,7 @@ class Clusters:
 
     def _has_member(self, claim: Claim) -> bool:
         service = self._services.get(claim.home_id or "")
-        return service is None or service.session.has_member(claim.id or "")
+        return service is None or service.session.members.has(claim.id or "")
 
     # --- until the run is over ----------------------------------------------------------------
 
@@ -137,8 +137,9 @@ class Clusters:
         the remaining clusters, and begin new clusters.
         """
         given = {cluster.home_id: cluster for cluster in clusters}
-        for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:
-            self._drop(name)
+        for name, service in list(self._services.items()):
+            if not service.session.members.goes_on_with(given.get(name)):
+                self._drop(name)
         for name, cluster in given.items():
             known = self._services.get(name)
             if known is not None:
@@ -147,14 +148,14 @@ class Clusters:
             session = self._session_of(cluster)
             self._log.info("cluster_served", cluster=name, devices=len(cluster.members), term=cluster.term)
             self._services[name] = service = _Service(session)
-            if not session.may_recover():
+            if not session.holding.may_recover():
                 self.handlers[name] = session.server  # early calls of devices wait until a round is open
             service.job = jobs.create_task(self._serve(name, service))
 
     async def _serve(self, name: str, service: _Service) -> None:
         session = service.session
         try:
-            await session.recover(partial(self.handlers.__setitem__, name))
+            await session.holding.recover(partial(self.handlers.__setitem__, name))
             self.handlers[name], service.is_open = session.server, True
             await session.run()
         except FedstrataError as error:
@@ -165,7 +166,7 @@ class Clusters:
             if self._services.get(name) is service:
                 (self._leave_out if reply.is_over else self._drop)(name)
         finally:
-            session.close()
+            session.gps.uplink.close()
 
     async def _present(self) -> pb.FetchClustersResponse | None:
         """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None.

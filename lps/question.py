@@ -48,7 +48,7 @@ class RoundQuestion:
                 await asyncio.to_thread(self._late.save, global_round, deadline.late_flows)
             indexes = {members.index_of(child_id): answer for child_id, answer in answers.items()}
             answered_ns = clock.answered_ns(partial(asking.exchanged, answers))
-            bundle = partial(_bundle, self._parts.gps.identity, global_round, indexes, answered_ns)
+            bundle = partial(_bundle, self._parts.gps.uplink.identity, global_round, indexes, answered_ns)
             await self._parts.gps.stream("SubmitAnswers", bundle, bytes_of(indexes))
             await newest_plan.until_planned(global_round)
             await clock.plan_came(global_round)

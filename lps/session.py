@@ -41,7 +41,7 @@ class Session:
 
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: SessionClient, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
-        members = Members(experiment, cluster, clock.presence)
+        self.members = members = Members(experiment, cluster, clock.presence)
         self._refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
         notes = Notes(cluster.home_id, lps.task, lps.metrics, log, self._refused, has_member=members.has)
         self._updates = lps.updates_of(members.has)
@@ -49,11 +49,9 @@ class Session:
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, updates=self._updates, notes=notes, log=log
         )
         self.term = cluster.term
-        self.has_member, self.goes_on_with = members.has, members.goes_on_with
-        self.close = gps.close
-        self._holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
-        self.may_recover, self.recover = self._holding.may_recover, self._holding.recover
-        self.server = _round_server(parts, self._holding)
+        self.gps = gps
+        self.holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
+        self.server = _round_server(parts, self.holding)
         self._question = RoundQuestion(parts)
         self._report = parts.empty_report()
 
@@ -61,7 +59,7 @@ class Session:
         """Use the newest list of devices. If this LPS no longer serves a device, the device's waiting call ends with
         NotServedError.
         """
-        self._parts.members.take(cluster)
+        self.members.take(cluster)
         self.server.look_again()
 
     async def run(self) -> None:
@@ -73,7 +71,7 @@ class Session:
             raise
 
     async def _rounds(self) -> None:
-        number, self._report = await self._holding.begin()
+        number, self._report = await self.holding.begin()
         try:
             while number < self._parts.lps.experiment.training.lps_rounds:
                 if self._is_measured_by_all(number):
@@ -83,21 +81,21 @@ class Session:
                 if number % self._parts.rounds == 0:
                     number = await self._end_global_round(number // self._parts.rounds - 1)
         finally:
-            await self._holding.written()
+            await self.holding.written()
         report = await self._measure(number)
-        await self._parts.gps.submit_report(report, self._holding.final_model)
+        await self.gps.submit_report(report, self.holding.final_model)
 
     # --- an LPS round -------------------------------------------------------------------------
 
     async def _lps_round(self, number: int) -> None:
         started = time.monotonic()
-        members, clock, holding = self._parts.members, self._parts.clock, self._holding
+        members, clock, holding = self.members, self._parts.clock, self.holding
         global_round = number // self._parts.rounds
         begins_ns = await clock.begins_ns(self._report, global_round, members)
         children = members.in_round(global_round, number, begins_ns)
         deadline = clock.opens(self._report, global_round, number, members)
         asking = self._question.stage(number, deadline)
-        is_planned = asking is not None and self._parts.gps.newest_plan.is_planned(global_round)
+        is_planned = asking is not None and self.gps.newest_plan.is_planned(global_round)
         offers = holding.offers(is_planned=is_planned)
         if asking is None:
             sums = self._sums(children, global_round)
@@ -123,7 +121,7 @@ class Session:
     def _sums(self, children: Mapping[str, int], global_round: int) -> Gathering:
         """Return an object that gathers updates. Raises RunStoppedError if a round cannot have this many devices."""
         self._updates.check_size(len(children))
-        return self._holding.sums(children, self._parts.members.in_global_round(global_round))
+        return self.holding.sums(children, self.members.in_global_round(global_round))
 
     def _open(
         self,
@@ -141,7 +139,7 @@ class Session:
             sums=sums,
             wait=self.server.terms.wait,
             executor=self._parts.lps.executor,
-            limits=self._parts.members.limits(self._parts.lps.task),
+            limits=self.members.limits(self._parts.lps.task),
             enough=updates.enough,
         )
         self.server.open(
@@ -163,11 +161,11 @@ class Session:
         to the next global round or, if the GPS goes back, to a repeated one.
         """
         notes, log, rounds = self._parts.notes, self._parts.log, self._parts.rounds
-        upward = await self._holding.upward(self._report)
+        upward = await self.holding.upward(self._report)
         done, rest = split_rounds(self._report, (global_round + 1) * rounds - 1)
         update = Update(
             round=global_round,
-            num_examples=self._parts.members.examples(self._report, global_round, rounds),
+            num_examples=self.members.examples(self._report, global_round, rounds),
             codec=upward.codec,
             read=upward.read,
             train_loss=self._report.lps_rounds[-1].train_loss,
@@ -176,14 +174,14 @@ class Session:
             payload=upward.payload,
             work=self._parts.clock.work(self._report, global_round),
         )
-        received = await self._parts.gps.exchange(update)
+        received = await self.gps.exchange(update)
         if received.round > global_round:
             notes.drop_received(self._report, rest, update)
-            await self._holding.take(received, self._report)
+            await self.holding.take(received, self._report)
             log.info("global_round_done", global_round=global_round, now=received.round)
         else:  # the GPS has lost the start of this round: go back to the GPS's round
             log.warning("gone_back", global_round=received.round)
-            self._report = await self._holding.go_back(received)
+            self._report = await self.holding.go_back(received)
         return received.round * rounds
 
     # --- measurements by all devices ----------------------------------------------------------
@@ -196,10 +194,10 @@ class Session:
     async def _measured_by_all(self, number: int) -> RoundResult:
         """Let all devices measure the model with which LPS round `number` would begin. Return their measurements."""
         global_round = number // self._parts.rounds
-        everybody = self._parts.members.in_global_round(global_round)
-        offers = self._holding.offers(is_planned=self._parts.gps.newest_plan.is_planned(global_round))
+        everybody = self.members.in_global_round(global_round)
+        offers = self.holding.offers(is_planned=self.gps.newest_plan.is_planned(global_round))
         self._open(number, everybody, offers, [], evaluate_only=True)
-        await self._holding.written()
+        await self.holding.written()
         return await self.server.gather()
 
     async def _measure_between_rounds(self, number: int) -> None:
@@ -207,7 +205,7 @@ class Session:
         no time. An LPS that restarts in the next LPS round repeats the measurement, with the same result.
         """
         gathered = await self._measured_by_all(number)
-        everybody = self._parts.members.in_global_round(number // self._parts.rounds)
+        everybody = self.members.in_global_round(number // self._parts.rounds)
         self._report = self._parts.notes.of_measurement_between_rounds(self._report, gathered, everybody)
         self._parts.clock.rounds.take(number)  # these transfers belong to no LPS round
 
@@ -221,7 +219,7 @@ class Session:
             self.server.finish()
             return known
         gathered = await self._measured_by_all(number)
-        everybody = self._parts.members.in_global_round(number // self._parts.rounds)
+        everybody = self.members.in_global_round(number // self._parts.rounds)
         report = self._parts.notes.of_measurement(self._report, gathered, everybody)
         # Devices end when they learn that the run is over. They could not measure again for an LPS without the report.
         await asyncio.to_thread(write_report, path, report)

@@ -87,18 +87,14 @@ class SessionClient:
         self, stub: GpsServiceStub, uplink: RoundClient, newest_plan: NewestPlan, metrics: ProcessMetrics, log: EventLog
     ) -> None:
         self.newest_plan = newest_plan
-        self.link = uplink.link
-        self.codec_for = uplink.codec_for
-        self.close = uplink.close
-        self.identity = uplink.identity
+        self.uplink = uplink
         self._stub = stub
-        self._uplink = uplink
         self._metrics = metrics
         self._log = log
 
     async def model(self) -> ReceivedModel:
         """Fetch the model of the open global round. Raises RunStoppedError if the run is over."""
-        return _model_of(await self._uplink.fetch(-1))
+        return _model_of(await self.uplink.fetch(-1))
 
     async def exchange(self, update: Update) -> ReceivedModel:
         """Send an update to the GPS. If the GPS asks for it, send the update again. Return the model with which the
@@ -107,7 +103,7 @@ class SessionClient:
         Raises:
             RunStoppedError: the run is over.
         """
-        while isinstance(answer := await self._uplink.exchange(update), rounds_pb2.SendAgain):
+        while isinstance(answer := await self.uplink.exchange(update), rounds_pb2.SendAgain):
             pass
         return _model_of(answer)
 
@@ -115,7 +111,7 @@ class SessionClient:
         """Send the messages of `parts` to the GPS by the RPC `call`. If the GPS does not answer, send all of them
         again. `size` is the payload's size in bytes, on which the timeout depends.
         """
-        timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
+        timeout_s = payload_timeout_s(size, PATIENCE_S) + self.uplink.clock.on_link_s(size)
         rpc = getattr(self._stub, call)
         await call_until_answered(lambda: rpc(parts(), timeout=timeout_s, wait_for_ready=True), self._log, call)
 
@@ -123,7 +119,7 @@ class SessionClient:
         """Send a session's complete report, and the final model in the file `model`. If the GPS has the final model,
         `model` is None.
         """
-        who = self.identity
+        who = self.uplink.identity
         report.lps_id, report.term = who.lps_id, who.term
         parts, size = partial(_report_parts, report, model, self._metrics), model.stat().st_size if model else 0
         await answered(self.stream("SubmitReport", parts, size))

@@ -122,7 +122,7 @@ class KeptModel(Holding):
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
         """Return how the shared layers have changed in the global round."""
         moved = await self._off_loop(difference, self._local, self._start.base, self._shared)
-        return Upward(codec=self._parts.gps.codec_for(moved), read=lambda start, stop: moved[start:stop])
+        return Upward(codec=self._parts.gps.uplink.codec_for(moved), read=lambda start, stop: moved[start:stop])
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
         """Replace the shared layers by the layers that the GPS has sent, and keep the layers of this cluster.

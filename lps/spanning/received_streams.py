@@ -200,7 +200,7 @@ class ReceivedStreams(Holding):
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)
         following = self._streams.vector(self._parts.members.clusters)  # of the newest plan
         if self._sums is None:
-            return changes(self._vector, self._base, following.parts, self._parts.gps.link.up)
+            return changes(self._vector, self._base, following.parts, self._parts.gps.uplink.link.up)
         sums, self._sums = self._sums, None
         return partial_sums(following, sums)
 

@@ -35,5 +35,5 @@ def session_of(
     async def fetch() -> ReceivedModel | None:
         return received
 
-    gps = SimpleNamespace(newest_plan=NewestPlan(None), close=lambda: None, model=fetch)
+    gps = SimpleNamespace(newest_plan=NewestPlan(None), model=fetch)
     return Session(lps, cluster, cast(Any, gps), EventLog("lps"))

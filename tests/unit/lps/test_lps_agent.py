@@ -52,9 +52,9 @@ def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Cl
         pass
 
     session = SimpleNamespace(
-        term=0, may_recover=lambda: False, recover=nothing_lost, server=server, run=running,
-        has_member=members.__contains__, take_members=lambda cluster: None, close=lambda: None,
-        goes_on_with=lambda cluster: True,
+        term=0, server=server, run=running, take_members=lambda cluster: None, gps=Mock(),
+        holding=SimpleNamespace(may_recover=lambda: False, recover=nothing_lost),
+        members=SimpleNamespace(has=members.__contains__, goes_on_with=lambda cluster: True),
     )  # fmt: skip
     log = EventLog("test")
     clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), newest_plan, "lps-0", log, advice_on=str)

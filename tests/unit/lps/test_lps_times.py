@@ -80,7 +80,7 @@ async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path:
     experiment = parse_experiment(TEXT, overrides=TIMED)
     session = session_of(experiment, tmp_path, Cluster(home_id="lps-0", global_round=3))
     with pytest.raises(StateError, match="devices do not have the times of clock: virtual; put the files back"):
-        await session.recover(lambda search: None)
+        await session.holding.recover(lambda search: None)
 
 
 @pytest.mark.parametrize("term", [0, 1])  # 1: of one that another LPS takes over

@@ -290,7 +290,7 @@ async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(t
     cluster = Cluster(home_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=3)
     shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
     session = session_of(EXPERIMENT, tmp_path, cluster, shared, STREAMS)
-    taking_over = asyncio.create_task(session.recover(shown.put_nowait))
+    taking_over = asyncio.create_task(session.holding.recover(shown.put_nowait))
     gathering = await shown.get()
     await told(gathering, "a", held_round)
     await gathering.take_model(header_of("a", held_round, MODEL), parts_of(MODEL))
@@ -304,7 +304,7 @@ async def test_a_device_that_the_lps_before_has_refused_is_not_waited_for(tmp_pa
     cluster = Cluster(home_id="lps-0", members=members, global_round=2, term=1, refused=refused)
     shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
     session = session_of(EXPERIMENT, tmp_path, cluster, streams=STREAMS)
-    taking_over = asyncio.create_task(session.recover(shown.put_nowait))
+    taking_over = asyncio.create_task(session.holding.recover(shown.put_nowait))
     assert (await shown.get()).awaited == (-1, ("a",), "")
     assert session.server.refused.reasons == {"b": "an update of NaN"}
     taking_over.cancel()
@@ -383,15 +383,15 @@ async def test_what_an_lps_wrote_in_an_earlier_term_is_used_only_if_no_device_ha
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
     cluster = Cluster(home_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2, term=2)
     session = session_of(experiment, tmp_path, cluster, shared, STREAMS)
-    assert session.may_recover()
+    assert session.holding.may_recover()
     shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
-    taking_over = asyncio.create_task(session.recover(shown.put_nowait))
+    taking_over = asyncio.create_task(session.holding.recover(shown.put_nowait))
     await told(await shown.get(), "a", None, experiment.run_id)
     await taking_over
     third = state_in(folder / "lps-0.2", LAYOUT, run_id=experiment.run_id, rounds_per_global=3).newest(LOG)
     assert third is not None
     assert (third.lps_round, third.model.read_all().tolist()) == (6, [-1, -2, -3, 4, 5])
-    assert not session_of(experiment, tmp_path, cluster, shared, STREAMS).may_recover()
+    assert not session_of(experiment, tmp_path, cluster, shared, STREAMS).holding.may_recover()
 
 
 # --- rounds that were missed ----------------------------------------------------------------------------------

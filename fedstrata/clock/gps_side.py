@@ -9,7 +9,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.links.tier_links import device_links, lps_links
 from fedstrata.links.transfers import Transfers
 from fedstrata.methods import Moment, make_method
-from fedstrata.process.waiting import TimeSource, since_ns
+from fedstrata.process.waiting import RealTime, since_ns
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -122,7 +122,7 @@ class VirtualGpsClock(GpsClock):
 class RealGpsClock(GpsClock):
     """Delay messages between the GPS and LPSs. Before training, also delay messages between the GPS and devices."""
 
-    def __init__(self, experiment: Experiment, journal: Journal, time: TimeSource | None = None) -> None:
+    def __init__(self, experiment: Experiment, journal: Journal, time: RealTime | None = None) -> None:
         super().__init__(experiment, journal)
         self.rounds = HeldBack(Transfers(lps_links(experiment), time))
         self.questions = HeldBack(Transfers(device_links(experiment, to_gps=True), time))

@@ -17,7 +17,7 @@ from itertools import count
 
 from fedstrata.experiment.quantities import FASTEST
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, end_of, rate_at
-from fedstrata.process.waiting import TimeSource
+from fedstrata.process.waiting import RealTime
 
 # A shared link counts time and bits with 256 binary places behind the point. The rounding errors of all events together
 # stay below `NOTHING`, 2 ** -128 ns. So an end at most `NOTHING` after a whole nanosecond counts as at that nanosecond.
@@ -430,7 +430,7 @@ class SharedLink:
     A rate may change over time. The times of its changes are counted from `origin_ns`, when the link was created.
     """
 
-    def __init__(self, capacity: AnyRate, clock: TimeSource) -> None:
+    def __init__(self, capacity: AnyRate, clock: RealTime) -> None:
         self._clock = clock
         self.origin_ns = clock.now_ns()
         self._link = ScheduledLink(capacity)

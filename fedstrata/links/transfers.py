@@ -15,7 +15,7 @@ from fedstrata.experiment.links import WAYS
 from fedstrata.experiment.rates import AnyRate, bits_between, end_of
 from fedstrata.links.shared_link import Broadcasts, SharedFlow, SharedLink
 from fedstrata.links.tier_links import DOWN, UP, Line, TierLinks
-from fedstrata.process.waiting import RealTime, TimeSource
+from fedstrata.process.waiting import RealTime
 from fedstrata.v1 import rounds_pb2 as pb
 
 STAGGERED = 8  # number of offsets within a piece over which the flows of a shared link are spread
@@ -44,7 +44,7 @@ class Lead:
 class Transfer:
     """Hold a transfer that is under way, and calculate when its bits arrive."""
 
-    clock: TimeSource
+    clock: RealTime
     start_ns: int
     bits: int
     latency_ns: int
@@ -127,7 +127,7 @@ class Relayed:
 class Relay(Relayed):
     """Delay messages to a child as the child's own link would, one message after the other."""
 
-    def __init__(self, clock: TimeSource, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
+    def __init__(self, clock: RealTime, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
         self._clock = clock
         self._origin_ns = origin_ns
         self._line = Line(rate)
@@ -142,7 +142,7 @@ class Relay(Relayed):
 class Transfers:
     """Delay the transfers between a parent and its children as their links would."""
 
-    def __init__(self, links: TierLinks, clock: TimeSource | None = None) -> None:
+    def __init__(self, links: TierLinks, clock: RealTime | None = None) -> None:
         self.links = links
         self._clock = clock or RealTime()
         self._origin_ns = self._clock.now_ns()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 _STARTED_AT = time.time() - time.monotonic()
@@ -53,23 +53,8 @@ async def until_ns(at_ns: int, early_ns: int = 0) -> None:
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
 
 
-class TimeSource(Protocol):
-    """Tell the time in nanoseconds, wait, and call functions at a time."""
-
-    def now_ns(self) -> int:
-        """Return the current time."""
-
-    async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until `at_ns`, never less. Because a timer may end late, it may be set `early_ns` earlier. Then the
-        time is read again and again until `at_ns`.
-        """
-
-    def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call a function at `at_ns`, or slightly earlier."""
-
-
 class RealTime:
-    """Use the machine's own time."""
+    """Use the machine's own time, in nanoseconds. Tests use a subclass with a time that they set."""
 
     def now_ns(self) -> int:
         """Return nanoseconds since an arbitrary time."""

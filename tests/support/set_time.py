@@ -10,12 +10,13 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.links.tier_links import UP, device_links
 from fedstrata.links.transfers import Transfers
+from fedstrata.process.waiting import RealTime
 
 MS, S = 10**6, 10**9
 TEXT = "name: paced\nclock: real\npartition: {kind: iid, devices: 9, examples_per_device: 10}\n"
 
 
-class SetTime:
+class SetTime(RealTime):
     """A clock that stands still until it is set."""
 
     def __init__(self) -> None:

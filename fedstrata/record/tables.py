@@ -1,4 +1,4 @@
-"""Write and read the tables of the record. The fields of a row's class are the columns of the table's file.
+"""The CSV form of all tables of the record. The fields of a row's class are the columns of the table's file.
 
 Lines are written one at a time, because a long run has many rows.
 """

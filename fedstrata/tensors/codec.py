@@ -1,4 +1,5 @@
-"""The tensor codec. It converts float32 elements to the bytes of an encoding, and back.
+"""The tensor codec. It converts float32 elements to the bytes of an encoding, in chunks of at most `CHUNK_BYTES`, and
+back.
 
 All encodings are little-endian. `float32` needs no copy, because the bytes are a view of the elements. `float16` and
 `bfloat16` round to the nearest value, and ties to even. `int8` divides each element by the tensor's scale, max|x| /

@@ -64,6 +64,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "grouping {folder}/small.yaml",
         [r"\|  \| one_shot \|", rf"\|  \| {N} ± {N} \|"],
     ),
+    "rules": (
+        "rules --sizes 4x1 --rules mean multi_krum",
+        [r"\| updates x MB \| rule \|.*", *(rf"\| 4x1 \| {rule}( \| {N}){{3}} \|" for rule in ("mean", "multi_krum"))],
+    ),
     "kill_matrix": (
         # one draw of the documents' fifty
         "kill_matrix --draws 1 --hidden 16 --out {folder}/kills",

@@ -69,7 +69,7 @@ def test_an_installer_may_make_every_call_of_the_commands() -> None:
 
 def test_an_operator_may_look_and_forward_ports_and_changes_nothing() -> None:
     cluster = ROOT / "emulator" / "cluster"
-    looks = {right for right in calls_of(cluster / "kubernetes.py") if right[0] == "list"}
+    looks = {right for right in calls_of(cluster / "release_objects.py") if right[0] == "list"}
     needed = looks | calls_of(cluster / "forward.py")
     assert not [right for right in needed if not allows(OPERATOR, *right)]
     assert allows(OPERATOR, "get", "", "secrets", "fedstrata-tls-operator")

@@ -207,7 +207,8 @@ def open_device(note: Callable[[str, Update], None]) -> type[DeviceAgent]:
 
     class Device(DeviceAgent):
         def __init__(self, host: DeviceProcess, device_index: int) -> None:
-            super().__init__(host, device_index, Rounds)
+            super().__init__(host, device_index)
+            self._rounds = Rounds(host, device_index, self._store, self._made, self._log)
 
     return Device
 

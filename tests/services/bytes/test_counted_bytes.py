@@ -44,7 +44,8 @@ class Behind(DeviceAgent):
     """A device that takes part so."""
 
     def __init__(self, host: DeviceProcess, device_index: int) -> None:
-        super().__init__(host, device_index, RoundsBehind)
+        super().__init__(host, device_index)
+        self._rounds = RoundsBehind(host, device_index, self._store, self._made, self._log)
 
 
 async def test_the_final_models_which_devices_only_measure_are_no_bytes_of_training(tmp_path: Path) -> None:

@@ -300,7 +300,8 @@ class Leaving(DeviceAgent):
     """A device that takes part so."""
 
     def __init__(self, host: DeviceProcess, device_index: int) -> None:
-        super().__init__(host, device_index, LeavingRounds)
+        super().__init__(host, device_index)
+        self._rounds = LeavingRounds(host, device_index, self._store, self._made, self._log)
 
 
 @pytest.mark.runs

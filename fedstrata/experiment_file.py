@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedstrata.attacks.registry import ATTACKS, attack_settings
+from fedstrata.attacks.registry import ATTACKS, attack_settings, attacks_of
 from fedstrata.checks.combinations import check_combinations
 from fedstrata.checks.protection import check_protection
 from fedstrata.checks.values import check_values
@@ -249,6 +249,8 @@ def check_experiment(experiment: Experiment) -> None:
     check_combinations(experiment, method)
     check_protection(experiment, method)
     check_values(experiment, method)
+    for entry in attacks_of(experiment):
+        entry.attack.check(info)
     Architectures(experiment, method).check()
 
 

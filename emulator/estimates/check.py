@@ -16,6 +16,7 @@ from emulator.results.labels import drift_said
 from fedstrata.attacks import attacks_of
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
+from fedstrata.errors import PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.experiment.sections import AggregationSettings
@@ -238,6 +239,8 @@ def _rules(experiment: Experiment, method: Method) -> dict[str, str]:
     for tier, what in zip(TIERS, ("devices", "LPSs"), strict=True):
         rule, of = make_rule(experiment, tier), children[tier]
         may_lie = 0 if rule.is_sum else rule.withstands(of)
+        if not isinstance(may_lie, int):
+            raise PluginError(f"rule {rule.options.name}: withstands must return a whole number, not {may_lie!r:.80}")
         lies = f" ({may_lie} of {of} {what} may lie)" if of and not rule.is_sum else ""
         said.append(f"{tier.upper()} {rule.options.name}{lies}")
         too_many.append(may_lie + 1)

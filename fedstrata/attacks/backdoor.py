@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.attacks.base import Attack
-from fedstrata.datasets import Examples
-from fedstrata.errors import DataError
+from fedstrata.datasets import DatasetInfo, Examples
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.attacks import AttackSettings, Count, Label, Positive, Share
 from fedstrata.tensors import Flat
 
@@ -40,9 +40,13 @@ class Backdoor(Attack):
     def refuses(self) -> Mapping[str, str]:
         return {"task without labels": "it changes labels"}
 
+    def check(self, info: DatasetInfo) -> None:
+        if self.options.label >= info.num_classes:
+            raise ExperimentError(
+                f"attack backdoor: label is {self.options.label}; choose one from 0 to {info.num_classes - 1}"
+            )
+
     def examples(self, examples: Examples, num_classes: int, rng: np.random.Generator) -> Examples:
-        if self.options.label >= num_classes:
-            raise DataError(f"attack backdoor: label is {self.options.label}; the data have {num_classes} labels")
         count = round(self.options.poisoned * len(examples))
         return self._triggered(examples, rng.permutation(len(examples))[:count])
 

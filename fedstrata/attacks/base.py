@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedstrata.datasets import Examples
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment.attacks import AttackSettings
 from fedstrata.tensors import Flat
 
@@ -40,6 +40,11 @@ class Attack:
         return self.colludes or type(self).update is not Attack.update
 
     @property
+    def changes_examples(self) -> bool:
+        """True if the attack overrides `examples`."""
+        return type(self).examples is not Attack.examples
+
+    @property
     def states_numbers(self) -> bool:
         """True if the attack overrides `num_examples`."""
         return type(self).num_examples is not Attack.num_examples
@@ -55,6 +60,9 @@ class Attack:
         `FEATURES` in `fedstrata.checks.combinations` has the names of all features.
         """
         return {}
+
+    def check(self, info: DatasetInfo) -> None:
+        """Raise ExperimentError if the options do not fit the data."""
 
     def examples(self, examples: Examples, num_classes: int, rng: np.random.Generator) -> Examples:
         """Return the examples on which an attacking device trains, as many as `examples`."""

@@ -66,13 +66,24 @@ class Entry:
 
     def num_examples(self, examples: int) -> int:
         """Return the number of training examples that a device states, which the GPS accepts."""
-        return min(max(1, self.attack.num_examples(examples)), self.experiment.most_examples)
+        with or_failed(f"{self} failed in num_examples:", self.attack):
+            stated = int(self.attack.num_examples(examples))
+        return min(max(1, stated), self.experiment.most_examples)
 
-    def update(self, update: Flat, attacker: int, round_number: int) -> Flat:
-        """Return the update that a device or an LPS with this number sends in a round. Raises PluginError if the user's
-        own attack fails, or returns no finite numbers of the same shape.
+    def update(self, update: Flat, attacker: int, round_number: int, stream: int = 0) -> Flat:
+        """Return the update of one stream that a device or an LPS with this number sends in a round. Raises PluginError
+        if the user's own attack fails, or returns no finite numbers of the same shape.
         """
-        return self._checked(self.attack.update(update.copy(), self._draws(attacker, round_number)), len(update))
+        draws = self._draws(attacker, round_number, *([stream] if stream else []))
+        with or_failed(f"{self} failed in update:", self.attack):
+            return self._checked(self.attack.update(update.copy(), draws), len(update))
+
+    def probe(self, examples: Examples) -> Examples:
+        """Return examples to measure the attack's success. Raises PluginError if the user's own attack fails."""
+        found: Any = self.attack.probe(examples)
+        if not isinstance(found, Examples):
+            raise PluginError(f"{self}: probe must return Examples, not {found!r:.80}")
+        return found
 
     def collude(self, known: Known, liars: int, children: int, size: int) -> Flat:
         """Return the update, shape (size,), that all attackers of a parent send. Raises PluginError like `update`."""
@@ -96,8 +107,8 @@ class Entry:
     def __str__(self) -> str:
         return f"attack {self.attack.options.name}"
 
-    def _draws(self, attacker: int, *rounds: int) -> np.random.Generator:
-        return np.random.default_rng([self.experiment.seed, ATTACKS_ADDRESS, self.number, attacker, *rounds])
+    def _draws(self, attacker: int, *place: int) -> np.random.Generator:
+        return np.random.default_rng([self.experiment.seed, ATTACKS_ADDRESS, self.number, attacker, *place])
 
 
 def attack_settings(section: Any) -> Any:

@@ -333,6 +333,10 @@ def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
         own.append((f"aggregation.{tier}", rule.options.name, rule.refuses()))
     own += [("attack", each.attack.options.name, each.attack.refuses()) for each in attacks_of(experiment)]
     for what, name, refused in own:
+        if not isinstance(refused, Mapping):
+            raise PluginError(
+                f"{what} {name}: refuses must return a mapping from features to reasons, not {refused!r:.80}"
+            )
         for key, why in refused.items():
             if key not in FEATURES:
                 raise PluginError(

@@ -11,6 +11,7 @@ from fedstrata.experiment.schedule import SetLink
 from fedstrata.links.tier_links import ScheduledLinks
 from fedstrata.methods import Method, Moment
 from fedstrata.partitions.natural import NaturalPartition
+from fedstrata.rules.registry import make_rule
 from fedstrata.streams.homes import are_placed_by_index, home_of, homes_of, lps_count, lps_known
 
 
@@ -24,6 +25,7 @@ def check_values(experiment: Experiment, method: Method) -> None:
     _check_newcomers(experiment, method)
     _check_architectures(experiment)
     _check_attacks(experiment)
+    _check_rules(experiment, method)
     if experiment.schedule:
         _check_entries(experiment)
         _check_lps(experiment, method)
@@ -113,7 +115,7 @@ def _check_attacks(experiment: Experiment) -> None:
         _check_device(experiment, max(settings.devices or (0,)), f"{where}.devices")
         if max(settings.lps or (0,)) >= count:
             raise ExperimentError(f"{where}.lps: there is no LPS {max(settings.lps or (0,))}; topology.lps is {count}")
-        if settings.lps and not entry.attack.changes_updates:
+        if settings.lps and (entry.attack.changes_examples or not entry.attack.changes_updates):
             raise ExperimentError(f"{where}.lps: {settings.name} changes examples, and an LPS has none; name devices")
         if entry.attack.states_numbers and (settings.from_global_round > 1 or settings.until_global_round):
             raise ExperimentError(
@@ -130,6 +132,12 @@ def _check_attacks(experiment: Experiment) -> None:
                 f"{where}.from_global_round is {settings.from_global_round}, more than training.global_rounds, "
                 f"{rounds}; lower it"
             )
+
+
+def _check_rules(experiment: Experiment, method: Method) -> None:
+    make_rule(experiment, "lps").check(experiment.device_ids())
+    if known := lps_known(experiment, method):
+        make_rule(experiment, "gps").check([f"lps-{number}" for number in range(known)])
 
 
 def _check_architectures(experiment: Experiment) -> None:

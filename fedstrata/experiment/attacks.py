@@ -50,6 +50,10 @@ class AttackSettings(Settings):
             raise ValueError(
                 "give exactly one of devices (their indexes), share (of all devices) and lps (numbers of LPSs)"
             )
+        if self.share is None and "placed" in self.model_fields_set:
+            raise ValueError("placed is about share, which is missing; remove placed, or give share")
+        if self.lps and len({*self.lps}) < len(self.lps):
+            raise ValueError(f"lps {[*self.lps]} names an LPS twice; remove it once")
         if self.until_global_round is not None and self.until_global_round < self.from_global_round:
             raise ValueError(
                 f"until_global_round {self.until_global_round} is before from_global_round {self.from_global_round}; "

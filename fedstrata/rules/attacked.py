@@ -2,7 +2,7 @@
 attackers that know each other's updates need no connection, and messages and times are those of a run without attack.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,12 +43,15 @@ def with_attacks(rule: Rule, experiment: Experiment, tier: str) -> Rule:
 class Attacked(Rule):
     """Combine updates by another rule, after the updates of attackers have been replaced. Their weights stay."""
 
-    def __init__(self, rule: Rule, attacks: Sequence[Liars], global_round: int = 0) -> None:
+    def __init__(self, rule: Rule, attacks: Sequence[Liars], global_round: int = 0, stream: int = 0) -> None:
         super().__init__(rule.options)
-        self._rule, self._attacks, self._global_round = rule, attacks, global_round
+        self._rule, self._attacks, self._global_round, self._stream = rule, attacks, global_round, stream
 
     def refuses(self) -> Mapping[str, str]:
         return self._rule.refuses()
+
+    def check(self, children: Collection[str]) -> None:
+        self._rule.check(children)
 
     def withstands(self, children: int) -> int:
         return self._rule.withstands(children)
@@ -57,6 +60,9 @@ class Attacked(Rule):
         on = [each for each in self._attacks if each.entry.is_on(global_round)]
         rule = self._rule.in_round(global_round)
         return Attacked(rule, on, global_round) if on else rule
+
+    def in_stream(self, stream: int) -> Rule:
+        return Attacked(self._rule.in_stream(stream), self._attacks, self._global_round, stream)
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         inner = self._rule.total(size, max_weight, folder)
@@ -76,7 +82,8 @@ class Attacked(Rule):
                 for child in liars:
                     honest = np.concatenate([block[0] for block in _values(spool, [child])])
                     number = attack.numbers[child]
-                    lies[child] = attack.entry.update(lies.get(child, honest), number, self._global_round)
+                    update = lies.get(child, honest)
+                    lies[child] = attack.entry.update(update, number, self._global_round, self._stream)
         return lies
 
 

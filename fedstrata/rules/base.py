@@ -4,7 +4,7 @@ A parent is an LPS with devices as children, or the GPS with LPSs as children. F
 rule makes a `Total`, which takes the children's values as they arrive.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -83,6 +83,9 @@ class Rule:
         """
         return {}
 
+    def check(self, children: Collection[str]) -> None:
+        """Raise ExperimentError if the options do not fit these ids, of all devices or of all LPSs."""
+
     def withstands(self, children: int) -> int:
         """Return how many of so many children may send any update, while the distance between the combined update and
         the updates of the other children stays bounded.
@@ -91,6 +94,10 @@ class Rule:
 
     def in_round(self, global_round: int) -> "Rule":
         """Return the rule for a global round. The first round has the number 0."""
+        return self
+
+    def in_stream(self, stream: int) -> "Rule":
+        """Return the rule for a stream of a round. The first stream has the number 0."""
         return self
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
@@ -181,8 +188,7 @@ class _Combined(Spooled):
             combine = self._rule.combiner(children, weights, blocks)
         for start, stop, block in blocks():
             with or_failed(failing, self._rule):
-                found = combine(block)
-            self._combined[start:stop] = _checked(self._rule, found, stop - start)
+                self._combined[start:stop] = _checked(self._rule, combine(block), stop - start)
         self._spool.close()
         self.is_settled = True
 
@@ -194,15 +200,16 @@ class _Combined(Spooled):
 
 def _checked(rule: Rule, combined: Any, size: int) -> Flat:
     """Return a combined block. Raises PluginError if it has another shape than (size,), or values that are no finite
-    numbers.
+    float32 numbers.
     """
-    found = np.asarray(combined)
+    with np.errstate(over="ignore"):
+        found = np.asarray(combined).astype(np.float32)
     if found.shape != (size,) or not np.isfinite(found).all():
         raise PluginError(
             f"rule {rule.options.name}: combine must return finite numbers of shape ({size},); it returned shape "
             f"{found.shape} with {found.size - np.isfinite(found).sum()} values that are not finite"
         )
-    return found.astype(np.float32)
+    return found
 
 
 def weighted_sum(updates: Flat, factors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -69,7 +69,10 @@ class Gathering:
             else [0] * len(shares.sizes)
         )
         most = map(max, shares.most, self._counted)
-        self.totals = [rule.total(size, max(1, limit), folder) for size, limit in zip(shares.sizes, most, strict=True)]
+        self.totals = [
+            rule.in_stream(stream).total(size, max(1, limit), folder)
+            for stream, (size, limit) in enumerate(zip(shares.sizes, most, strict=True))
+        ]
         self.accepted: dict[str, Sequence[int]] = {}  # weights in each stream, by accepted child
 
     @property

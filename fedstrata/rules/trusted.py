@@ -3,12 +3,12 @@
 Xiaoyu Cao et al., "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS 2021, Algorithm 2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from pydantic import Field
 
-from fedstrata.errors import RunStoppedError
+from fedstrata.errors import ExperimentError, RunStoppedError
 from fedstrata.experiment.sections import RuleSettings
 from fedstrata.rules.products import ByProducts, Numbers, Updates
 
@@ -33,6 +33,12 @@ class Trusted(ByProducts):
         scaling = "a factor above 1 could move a variance of batch normalisation below 0"
         absent = dict.fromkeys(("training.participation", "quorum below 1", "schedule.leave", "schedule.move"), ABSENT)
         return {"averaged statistics": scaling, **absent}
+
+    def check(self, children: Collection[str]) -> None:
+        for child in self.options.children:
+            if child not in children:
+                known = ", ".join([*children][:8])
+                raise ExperimentError(f"rule trusted: there is no child {child!r:.80}; choose from {known}")
 
     def factors(self, updates: Updates) -> Numbers:
         trusted = [row for row, child in enumerate(updates.children) if child in self.options.children]

@@ -59,7 +59,7 @@ class WithSuccess(Task):
     def measure_with(self, run: Run, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
         hits = inputs = 0
         for entry in self._attacks:
-            probe = entry.attack.probe(examples)
+            probe = entry.probe(examples)
             if len(probe):
                 answers = read(run(probe).argmax(1))
                 hits, inputs = hits + int((answers == probe.labels).sum()), inputs + len(probe)

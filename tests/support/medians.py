@@ -27,6 +27,21 @@ class Broken(AllUpdates):
         return updates + int("no number")
 
 
+class Words(AllUpdates):
+    def combine(self, updates, weights):
+        return ["no number"] * updates.shape[1]
+
+    def withstands(self, children):
+        return "all"
+
+
+class Huge(AllUpdates):
+    """Numbers too large for float32."""
+
+    def combine(self, updates, weights):
+        return np.full(updates.shape[1], 1e300)
+
+
 class Alone(Median):
     """A rule that refuses a feature, and one that does not exist."""
 

@@ -28,3 +28,19 @@ class Endless(Attack):
 class Broken(Attack):
     def update(self, update, rng):
         raise ValueError("no lie")
+
+
+class Nothing(Attack):
+    def update(self, update, rng):
+        return ["no number"]
+
+    def num_examples(self, examples):
+        return "many"
+
+    def probe(self, examples):
+        return None
+
+
+class List(Attack):
+    def refuses(self):
+        return ["x"]

@@ -26,7 +26,7 @@ BY_PRODUCTS = (
     "{name: multi_krum, attackers: 2}",
     "geometric_median",
     "clipped_mean",
-    "{name: trusted, children: [device-001, device-2]}",
+    "{name: trusted, children: [device-001]}",
 )
 SPOOLED = ("median", "{name: trimmed_mean, cut: 0.3}", *BY_PRODUCTS)
 
@@ -41,7 +41,7 @@ def sent(children: int = 11) -> dict[str, Flat]:
     draw = np.random.default_rng(7)
     scales = np.float32([1e-3, 1, 1, 1, 1, 1, 1, 1, 1.5, 30, 2000])
     rows = scales[:children, None] * draw.standard_normal((children, SIZE), np.float32) + np.float32(0.3)
-    return {f"device-{index}": row for index, row in enumerate(rows)}
+    return {f"device-{index:03}": row for index, row in enumerate(rows)}
 
 
 async def bits(section: str, updates: dict[str, Flat], order: Sequence[str], cuts: Sequence[int], folder: Path) -> str:

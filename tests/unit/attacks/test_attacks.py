@@ -114,8 +114,6 @@ def test_success_is_the_share_of_other_examples_that_get_the_wanted_label_with_t
 
 def test_a_backdoor_refuses_what_it_cannot_change() -> None:
     backdoor = entry("name: backdoor, label: 3, devices: [0]")
-    with pytest.raises(DataError, match="label is 3; the data have 3 labels"):
-        backdoor.examples(images(), 3, 0)
     with pytest.raises(DataError, match="inputs of pixels or numbers"):
         backdoor.examples(images(np.int64), 10, 0)
     assert [*backdoor.attack.refuses()] == ["task without labels"]
@@ -163,6 +161,18 @@ def test_an_own_attack_with_a_fault_is_named(attack: str, said: str) -> None:
     assert said in str(raised.value)
 
 
+def test_an_own_attack_that_returns_nothing_is_named() -> None:
+    nothing = entry("name: 'tests.support.own_attacks:Nothing', devices: [0]")
+    with pytest.raises(PluginError, match="Nothing failed in update: ValueError"):
+        nothing.update(UPDATE, 0, 0)
+    with pytest.raises(PluginError, match="Nothing failed in num_examples: ValueError"):
+        nothing.num_examples(3)
+    with pytest.raises(PluginError, match="Nothing: probe must return Examples, not None"):
+        nothing.probe(images())
+    with pytest.raises(PluginError, match=r"List: refuses must return a mapping .* not \['x'\]"):
+        parse_experiment(BASE, overrides=["attacks=[{name: 'tests.support.own_attacks:List', devices: [0]}]"])
+
+
 def test_own_examples_must_be_as_many_as_before() -> None:
     examples = Examples(inputs=np.zeros((3, 2), np.float32), labels=np.array([0, 3, 9]))
     with pytest.raises(PluginError, match="as many as it gets \\(3\\)"):
@@ -208,6 +218,10 @@ def test_attacks_are_part_of_the_runs_id() -> None:
         ("name: scale, devices: [0], from_global_round: 2, until_global_round: 1", "until_global_round 1 is before"),
         ("name: examples, devices: [0], from_global_round: 2", "it goes on in all rounds; remove from_global_round"),
         ("name: examples, lps: [0]", "examples changes examples, and an LPS has none"),
+        ("name: backdoor, label: 10, devices: [0]", "attack backdoor: label is 10; choose one from 0 to 9"),
+        ("name: backdoor, lps: [0]", "attacks.0.lps: backdoor changes examples, and an LPS has none; name devices"),
+        ("name: scale, devices: [0], placed: together", "placed is about share, which is missing; remove placed"),
+        ("name: scale, lps: [1, 1]", "lps [1, 1] names an LPS twice; remove it once"),
         ("name: label_flip, lps: [0]", "attacks.0.lps: label_flip changes examples, and an LPS has none"),
     ],
 )

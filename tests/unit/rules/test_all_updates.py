@@ -112,6 +112,8 @@ async def test_values_that_are_no_finite_numbers_are_refused_as_in_a_sum(tmp_pat
     ("name", "message"),
     [
         ("Short", r"combine must return finite numbers of shape \(2,\); it returned shape \(1,\)"),
+        ("Words", "rule tests.support.medians:Words failed with ValueError"),
+        ("Huge", r"combine must return finite numbers of shape \(2,\); .* with 2 values that are not finite"),
         ("Broken", "rule tests.support.medians:Broken.*ValueError: .*no number.*medians.py, line"),
     ],
 )

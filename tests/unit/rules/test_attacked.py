@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedstrata.attacks import attacks_of
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.rules import Gathering, Rule, of_updates
+from fedstrata.rules import Gathering, Rule, of_parts, of_updates
 from fedstrata.rules.registry import gps_rule, lps_rule, make_rule, sends_sums
 from tests.support.own_attacks import BASE
 
@@ -90,3 +91,15 @@ async def test_a_child_that_is_forgotten_is_not_in_the_lie(tmp_path: Path) -> No
     await gathering.settle()
     assert gathering.weights == [15]
     assert gathering.totals[0].mean().tolist() == [0]  # (1 + 2 − 2 · 1.5) / 3
+
+
+async def test_an_lps_draws_other_noise_in_each_stream(tmp_path: Path) -> None:
+    noise = parse_experiment(BASE, overrides=["topology={lps: 2}", "attacks=[{name: noise, lps: [0]}]"])
+    rule = gps_rule(noise, are_partial=False).in_round(1)
+    gathering = of_parts(rule, [3, 3], {"lps-0": 5}, tmp_path)
+    gathering.take("lps-0", 0, np.zeros(6, np.float32), [5])
+    gathering.accept("lps-0", [5])
+    await gathering.settle()
+    first, second = (total.mean().tolist() for total in gathering.totals)
+    assert first == pytest.approx(attacks_of(noise)[0].update(np.zeros(3, np.float32), 0, 1).tolist(), rel=1e-3)
+    assert not {*first} & {*second}

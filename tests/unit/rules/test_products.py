@@ -179,9 +179,18 @@ async def test_all_children_but_the_trusted_one_and_a_minority_under_clipping_ha
     assert (rule(section).withstands(10), rule("clipped_mean").withstands(10)) == (9, 4)
 
 
+def test_trusted_children_that_do_not_exist_are_refused() -> None:
+    for tier, child in (("lps", "device-010"), ("gps", "lps-2")):
+        settings = [f"aggregation.{tier}={{name: trusted, children: [{child}]}}", "topology={lps: 2}"]
+        with pytest.raises(
+            ExperimentError, match=f"rule trusted: there is no child '{child}'; choose from {child[:4]}"
+        ):
+            parse_experiment(TEXT, overrides=settings)
+
+
 async def test_a_round_without_a_trusted_child_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(RunStoppedError, match="no trusted child sends these updates, only device-000, device-001;"):
-        await combined("{name: trusted, children: [lps-0]}", np.ones((2, 3)), tmp_path)
+        await combined("{name: trusted, children: [device-009]}", np.ones((2, 3)), tmp_path)
     with pytest.raises(ExperimentError, match=r"participation 2 does not go with aggregation.lps trusted: a round may"):
         parse_experiment(
             TEXT, overrides=["aggregation.lps={name: trusted, children: [device-000]}", "training.participation=2"]

@@ -307,3 +307,13 @@ def test_a_deadline_that_may_be_made_is_not_refused(tmp_path: Path, overrides: l
     path = tmp_path / "timed.yaml"
     path.write_text(TIMED, encoding="utf-8")
     assert cli.execute(["check", str(path), *(word for said in overrides for word in ("--set", said))]) == 0
+
+
+def test_a_rule_that_names_no_number_of_liars_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(TWO_TASKS, encoding="utf-8")
+    sets = ["--set", "method=fedavg", "--set", "aggregation.lps=tests.support.medians:Words"]
+    assert cli.execute(["check", str(path), *sets]) != 0
+    assert "medians:Words: withstands must return a whole number, not 'all'" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -50,8 +50,8 @@ class AttackSettings(Settings):
             raise ValueError(
                 "give exactly one of devices (their indexes), share (of all devices) and lps (numbers of LPSs)"
             )
-        if self.share is None and "placed" in self.model_fields_set:
-            raise ValueError("placed is about share, which is missing; remove placed, or give share")
+        if self.share is None and self.placed != "spread":
+            raise ValueError(f"placed {self.placed} is about share, which is missing; remove placed, or give share")
         if self.lps and len({*self.lps}) < len(self.lps):
             raise ValueError(f"lps {[*self.lps]} names an LPS twice; remove it once")
         if self.until_global_round is not None and self.until_global_round < self.from_global_round:

@@ -220,7 +220,7 @@ def test_attacks_are_part_of_the_runs_id() -> None:
         ("name: examples, lps: [0]", "examples changes examples, and an LPS has none"),
         ("name: backdoor, label: 10, devices: [0]", "attack backdoor: label is 10; choose one from 0 to 9"),
         ("name: backdoor, lps: [0]", "attacks.0.lps: backdoor changes examples, and an LPS has none; name devices"),
-        ("name: scale, devices: [0], placed: together", "placed is about share, which is missing; remove placed"),
+        ("name: scale, devices: [0], placed: together", "placed together is about share, which is missing"),
         ("name: scale, lps: [1, 1]", "lps [1, 1] names an LPS twice; remove it once"),
         ("name: label_flip, lps: [0]", "attacks.0.lps: label_flip changes examples, and an LPS has none"),
     ],
@@ -248,3 +248,8 @@ def test_the_attack_of_the_page_is_an_attack(tmp_path: Path, monkeypatch: pytest
     digests = with_digests(own.experiment)
     assert [*digests.files] == ["reverse.py"]
     assert digests.run_id != own.experiment.run_id
+
+
+def test_attacks_can_be_read_again_from_the_file_with_all_defaults() -> None:
+    experiment = entry("name: scale, devices: [1]").experiment
+    assert parse_experiment(experiment.model_dump_json(by_alias=True, exclude_none=True)).attacks == experiment.attacks

@@ -56,12 +56,18 @@ class Entry:
         return self.attack.options.is_on(global_round)
 
     def examples(self, examples: Examples, num_classes: int, device_index: int) -> Examples:
-        """Return the examples on which a device trains. Raises PluginError if the user's own attack fails, or changes
-        the number of examples, which is the device's weight.
+        """Return the examples on which a device trains. Raises PluginError if the user's own attack fails, returns
+        impossible labels, or changes the number of examples, which is the device's weight.
         """
-        changed: Any = self.attack.examples(examples, num_classes, self._draws(device_index))
+        with or_failed(f"{self} failed in examples:", self.attack):
+            changed: Any = self.attack.examples(examples, num_classes, self._draws(device_index))
         if not isinstance(changed, Examples) or len(changed) != len(examples):
             raise PluginError(f"{self}: examples must return Examples, as many as it gets ({len(examples)})")
+        if changed.has_labels and not 0 <= changed.labels.min() <= changed.labels.max() < num_classes:
+            least, most = changed.labels.min(), changed.labels.max()
+            raise PluginError(
+                f"{self}: examples returned labels {least} to {most}; they must be 0 to {num_classes - 1}"
+            )
         return changed
 
     def num_examples(self, examples: int) -> int:

@@ -20,6 +20,11 @@ class Short(Attack):
         return update[1:]
 
 
+class Mislabelled(Attack):
+    def examples(self, examples, num_classes, rng):
+        return examples.with_labels(examples.labels + 100)
+
+
 class Endless(Attack):
     def update(self, update, rng):
         return update * np.inf

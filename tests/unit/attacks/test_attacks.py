@@ -173,10 +173,12 @@ def test_an_own_attack_that_returns_nothing_is_named() -> None:
         parse_experiment(BASE, overrides=["attacks=[{name: 'tests.support.own_attacks:List', devices: [0]}]"])
 
 
-def test_own_examples_must_be_as_many_as_before() -> None:
+def test_own_examples_must_be_as_many_as_before_with_possible_labels() -> None:
     examples = Examples(inputs=np.zeros((3, 2), np.float32), labels=np.array([0, 3, 9]))
     with pytest.raises(PluginError, match="as many as it gets \\(3\\)"):
         entry("name: 'tests.support.own_attacks:Short', devices: [0]").examples(examples, 10, 0)
+    with pytest.raises(PluginError, match="Mislabelled: examples returned labels 100 to 109; they must be 0 to 9"):
+        entry("name: 'tests.support.own_attacks:Mislabelled', devices: [0]").examples(examples, 10, 0)
 
 
 def test_a_share_is_spread_over_lpss_or_together() -> None:

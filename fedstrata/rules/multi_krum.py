@@ -21,13 +21,15 @@ class MultiKrum(ByProducts):
 
     class Options(RuleSettings):
         attackers: Annotated[int, Field(ge=0)] | SmallerPart = 0.2
-        """Number of children that may lie, or their share, rounded down. With n children, at most (n − 3) / 2."""
+        """Number of children that may lie, or their share, rounded down. So many updates are left out, of n at most
+        n − 3. The paper proves something only for at most (n − 3) / 2 of n children.
+        """
 
     options: Options
 
     def factors(self, updates: Updates) -> Numbers:
         children = len(updates.children)
-        lies = self.withstands(children)
+        lies = self._left_out(children)
         distances = np.sort(updates.squared_distances + np.diag(np.full(children, np.inf)), axis=1)
         scores = distances[:, : max(1, children - lies - 2)].sum(axis=1)
         kept = np.argsort(scores, kind="stable")[: children - lies]
@@ -36,6 +38,9 @@ class MultiKrum(ByProducts):
         return factors
 
     def withstands(self, children: int) -> int:
+        return max(0, min(self._left_out(children), (children - 3) // 2))
+
+    def _left_out(self, children: int) -> int:
         attackers = self.options.attackers
         wanted = attackers if isinstance(attackers, int) else int(Fraction(repr(attackers)) * children)
-        return max(0, min(wanted, (children - 3) // 2))
+        return max(0, min(wanted, children - 3))

@@ -98,7 +98,7 @@ def trusted(updates: Rows) -> Rows:
 
 
 PLAIN: dict[str, Callable[[Rows], Rows]] = {
-    BY_PRODUCTS[0]: lambda updates: multi_krum(updates, max(0, min(2, (len(updates) - 3) // 2))),
+    BY_PRODUCTS[0]: lambda updates: multi_krum(updates, max(0, min(2, len(updates) - 3))),
     BY_PRODUCTS[1]: geometric_median,
     BY_PRODUCTS[2]: clipped_mean,
     BY_PRODUCTS[3]: trusted,
@@ -137,6 +137,14 @@ async def test_how_many_children_may_lie(section: str, children: int, lies: int,
     updates = np.tile([1.0, 2.0, 3.0], (children, 1)) + 0.01 * np.random.default_rng(1).standard_normal((children, 3))
     updates[:lies] = [2e5, -2e5, 1e5]
     assert np.abs(await combined(section, updates, tmp_path) - [1, 2, 3]).max() < 0.1
+
+
+async def test_multi_krum_leaves_out_as_many_as_are_stated_also_beyond_what_is_proven(tmp_path: Path) -> None:
+    section = "{name: multi_krum, attackers: 0.25}"
+    updates = np.array([[1.0], [1.1], [500.0], [1.3]])
+    assert rule(section).withstands(4) == 0
+    np.testing.assert_allclose(await combined(section, updates, tmp_path), [(1 + 1.1 + 1.3) / 3], rtol=1e-6)
+    np.testing.assert_allclose(await combined(section, updates[:3], tmp_path), [502.1 / 3], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -269,3 +269,8 @@ def _that_decides(experiment: Experiment) -> dict[str, Any]:
     if experiment.secure_aggregation is None or (experiment.clock == "none" and not sets_noise):
         del resolved["secure_aggregation"]  # masks change no model, only bytes and times
     return resolved
+
+
+def has_leavers(experiment: Experiment) -> bool:
+    """Return whether the schedule makes devices leave. Without a clock, the schedule does nothing."""
+    return experiment.clock != "none" and any(entry.leave is not None for entry in experiment.schedule)

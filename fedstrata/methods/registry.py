@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.experiment import has_leavers
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Facts, Method
@@ -101,7 +102,6 @@ def facts_of(experiment: Experiment) -> Facts:
         training=experiment.training,
         privacy=experiment.privacy,
         cohorts=lru_cache(maxsize=4)(partial(cohorts_of_file, experiment)),
-        absences=not experiment.training.asks_all(experiment.device_count)
-        or (experiment.clock != "none" and any(entry.leave is not None for entry in experiment.schedule)),
+        absences=not experiment.training.asks_all(experiment.device_count) or has_leavers(experiment),
         make_model=partial(build_model, experiment.model, info),
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedstrata.errors import ExperimentError
 from tests.support.tiers import outcome, run_in_process, small
 
 MEDIAN = "{name: 'tests.support.medians:Median'}"
@@ -58,5 +59,5 @@ def test_trusted_children_are_named_by_the_ids_of_devices_and_lpss(
     for name, tensor in at_lps.items():  # LPS 0 has device 0 alone
         np.testing.assert_allclose(by_lps[name], by_device[name], atol=1e-6)
         assert np.abs(by_lps[name] - tensor).max() > 1e-3
-    nobody = run_in_process(small(*FLAT, f"aggregation.lps={trusted('lps-0')}"), tmp_path / "nobody").summary
-    assert "no trusted child sends these updates, only device-000, device-001" in str(nobody.reason)
+    with pytest.raises(ExperimentError, match="there is no child 'lps-0'; choose from device-000, device-001"):
+        small(*FLAT, f"aggregation.lps={trusted('lps-0')}")

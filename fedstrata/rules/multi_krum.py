@@ -16,14 +16,12 @@ from fedstrata.rules.products import ByProducts, Numbers, Updates
 class MultiKrum(ByProducts):
     """Take the mean of the updates with the lowest scores. A score is the sum of the squared distances to the closest
     other updates. With n children and f attackers, these are the n − f − 2 closest updates, and n − f updates are kept.
-    Each child counts once, so a false number of examples changes nothing.
+    At least three are kept. Each child counts once, so a false number of examples changes nothing.
     """
 
     class Options(RuleSettings):
         attackers: Annotated[int, Field(ge=0)] | SmallerPart = 0.2
-        """Number of children that may lie, or their share, rounded down. So many updates are left out, of n at most
-        n − 3. The paper proves something only for at most (n − 3) / 2 of n children.
-        """
+        """Number of children that may lie, or their share, rounded down; the proof holds up to (n − 3) / 2 of n."""
 
     options: Options
 

@@ -1,13 +1,20 @@
 """Who takes part in an LPS round: drawn by address, whoever draws and however devices are split."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstrata.datasets import dataset_info
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment.sections import MAX_DEVICES
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import NAMES
 from fedstrata.methods.cohort import COHORT, cohort, cohorts_of_file
+from fedstrata.models import build_model
+from tests.support.splits import SMALL
 
 
 @pytest.mark.parametrize(
@@ -72,3 +79,17 @@ training: {participation: 2, lps_rounds_per_global_round: KAPPA}
     assert cohorts_of_file(apart, 4) == [cohort([0, 1, 4], 2, 7, 4), cohort([2, 3, 5], 2, 7, 4)]
     everybody = together.model_copy(update={"training": together.training.model_copy(update={"participation": None})})
     assert cohorts_of_file(everybody, 1) == []
+
+
+def test_all_methods_of_a_seed_ask_the_same_devices_and_begin_with_the_same_weights() -> None:
+    asked, begun = {}, {}
+    for name in NAMES:
+        method = {"name": name, **({"clusters": 2} if name == "random" else {})}
+        try:
+            experiment = parse_experiment(SMALL, overrides=[f"method={json.dumps(method)}", "training.participation=2"])
+        except ExperimentError:  # the method refuses participation, or needs other keys
+            continue
+        asked[name] = tuple(map(str, (cohorts_of_file(experiment, number) for number in range(5))))
+        begun[name] = build_model(experiment.model, dataset_info(experiment.data)).initial(experiment.seed).tobytes()
+    assert {"fedavg", "fedprox", "scaffold", "fedadam", "ditto"} <= asked.keys()
+    assert len(set(asked.values())) == len(set(begun.values())) == 1

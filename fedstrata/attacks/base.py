@@ -18,9 +18,8 @@ Known = Callable[[], Iterator[Flat]]  # yields the updates that attackers know, 
 
 
 class Attack:
-    """Define an attack. A subclass overrides `examples`, `num_examples` and `update`, or
-    `collude`. An attack has no state except its
-    options.
+    """Define an attack. A subclass overrides `examples`, `num_examples` and `update`, or `collude`. An attack has no
+    state except its options.
     """
 
     Options: ClassVar[type[AttackSettings]] = AttackSettings

@@ -1,4 +1,4 @@
-"""As far away as the honest updates are from each other.
+"""The attack Min-Max: updates at the largest distance that honest updates have from each other.
 
 Virat Shejwalkar and Amir Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
 Federated Learning", NDSS 2021, equation 5 with the perturbation "inverse standard deviation".

@@ -75,7 +75,7 @@ class PartitionSettings(Settings):
 
     @property
     def public_examples(self) -> PublicSettings | None:
-        """The settings of the public examples, which no device owns; None if there are none."""
+        """The settings of the public examples, which no device owns; None if the section `public` is missing."""
         return None
 
     def of_digest(self) -> dict[str, Any]:

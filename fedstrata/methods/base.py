@@ -272,7 +272,7 @@ class Facts:
     that are asked. It returns nothing if every device is asked in every round.
     """
     absences: bool = False
-    """Whether devices may be absent in a round, because of `training.participation` or `schedule.leave`."""
+    """True if devices may be absent in a round, because of `training.participation` or `schedule.leave`."""
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
     """Function that constructs the model."""
 

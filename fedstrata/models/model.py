@@ -106,7 +106,7 @@ class Model:
     """Function like `outputs`, but with a random generator as an additional argument. It is for models that draw random
     numbers in training (dropout)."""
     processor: Processor = CPU
-    """Where `outputs` computes: its tensors are made there."""
+    """The processor on which `outputs` computes. It makes the tensors for `outputs`."""
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)

@@ -31,7 +31,7 @@ class Partition(PartitionSettings):
 
     @property
     def public_examples(self) -> PublicSettings | None:
-        """The settings of the public examples, which no device owns; None if there are none."""
+        """The settings of the public examples, which no device owns; None if the section `public` is missing."""
         return self.public
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:

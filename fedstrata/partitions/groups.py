@@ -53,7 +53,7 @@ class Group(Settings):
     labels_per_device: int | None = Field(default=None, ge=1)
     """Number of labels that each device draws from `labels`; without this key a device has all of them."""
     disjoint_labels: bool = False
-    """Whether two devices of the group never draw the same label."""
+    """If true, two devices of the group never draw the same label."""
     concentration: float | None = Field(default=None, gt=0)
     """Concentration of the Dirichlet distribution from which label shares are drawn; without this key labels are as
     even as possible.

@@ -1,5 +1,5 @@
-"""Where a device computes. Its torch tensors are made, filled and read here. All other code computes where the tensors
-are that it gets, so another processor is another object of this file.
+"""The processor on which a device computes. Only this module makes, fills and reads the device's torch tensors. All
+other code uses the processor of the tensors that it gets. So another processor is another object of this module.
 
 Torch allocates every tensor, so that its alignment is always the same. This matters because the rounding of a matrix
 product may depend on the alignment.

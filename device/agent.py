@@ -36,9 +36,8 @@ class DeviceAgent:
         self._log = EventLog("device", device=self.device_id)
         self._store = host.store_of(self.device_id)
         self._made: dict[str, Any] = {}  # values that a method computes once per run
-        parts = (host, device_index, self._store, self._made, self._log)
-        lies = [entry for entry in host.attacks if device_index in entry.devices]
-        self._rounds = LyingRounds(*parts, lies=lies) if lies else DeviceRounds(*parts)
+        kind = LyingRounds if host.attacks_by(device_index) else DeviceRounds
+        self._rounds = kind(host, device_index, self._store, self._made, self._log)
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:

@@ -4,17 +4,14 @@ update than the one that it has computed.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
 
-from device.personal import KeptInMemory, PersonalStore
 from device.round_job import RoundJob, encoded
 from device.rounds import DeviceRounds
-from device.work import DeviceProcess
 from fedstrata.attacks import Entry
 from fedstrata.datasets import Examples
 from fedstrata.partitions import DeviceData
 from fedstrata.privacy.updates import weight_of
-from fedstrata.process.logs import EventLog
 from fedstrata.rounds import ReceivedModel, RoundClient, Update
 from fedstrata.rounds.child.models_and_updates import Offered
 from fedstrata.v1 import answers_pb2
@@ -23,19 +20,15 @@ from fedstrata.v1 import answers_pb2
 class LyingRounds(DeviceRounds):
     """Run the LPS rounds of a device that attacks. Measurements and answers to questions are honest."""
 
-    def __init__(
-        self,
-        host: DeviceProcess,
-        device_index: int,
-        store: PersonalStore | KeptInMemory,
-        made: dict[str, Any],
-        log: EventLog,
-        *,
-        lies: Sequence[Entry],
-    ) -> None:
-        super().__init__(host, device_index, store, made, log)
-        self._lies = lies
-        self._changed: dict[tuple[int, ...], DeviceData] = {}  # by the attacks that go on
+    @cached_property
+    def _lies(self) -> list[Entry]:
+        """The attacks of this device."""
+        return self._host.attacks_by(self._index)
+
+    @cached_property
+    def _changed(self) -> dict[tuple[int, ...], DeviceData]:
+        """The device's data with changed examples, by the numbers of the attacks that go on."""
+        return {}
 
     def stated(self, examples: int) -> int:
         for entry in self._lies:

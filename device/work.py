@@ -86,6 +86,10 @@ class DeviceProcess:
         """The attacks of the experiment."""
         return attacks_of(self.experiment)
 
+    def attacks_by(self, device_index: int) -> list[Entry]:
+        """Return the attacks of one device."""
+        return [entry for entry in self.attacks if device_index in entry.devices]
+
     @property
     def keeps_state(self) -> bool:
         """Return whether devices keep, from round to round, a state that never leaves them."""

@@ -14,7 +14,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.attacks import ATTACKS_ADDRESS, AttackSettings
 from fedstrata.experiment.registry import Registry
 from fedstrata.plugins import or_failed
-from fedstrata.tensors import Flat
+from fedstrata.tensors import Flat, own_vector
 
 # By name `module:Class`. The module is imported when the name is first used.
 REGISTRY: Mapping[str, str] = {
@@ -59,8 +59,7 @@ class Entry:
         """Return the examples on which a device trains. Raises PluginError if the user's own attack fails, returns
         impossible labels, or changes the number of examples, which is the device's weight.
         """
-        with or_failed(f"{self} failed in examples:", self.attack):
-            changed: Any = self.attack.examples(examples, num_classes, self._draws(device_index))
+        changed: Any = self.attack.examples(examples, num_classes, self._draws(device_index))
         if not isinstance(changed, Examples) or len(changed) != len(examples):
             raise PluginError(f"{self}: examples must return Examples, as many as it gets ({len(examples)})")
         if changed.has_labels and not 0 <= changed.labels.min() <= changed.labels.max() < num_classes:
@@ -82,7 +81,7 @@ class Entry:
         """
         draws = self._draws(attacker, round_number, *([stream] if stream else []))
         with or_failed(f"{self} failed in update:", self.attack):
-            return self._checked(self.attack.update(update.copy(), draws), len(update))
+            return own_vector(self.attack.update(update.copy(), draws), len(update), self._wanted)
 
     def probe(self, examples: Examples) -> Examples:
         """Return examples to measure the attack's success. Raises PluginError if the user's own attack fails."""
@@ -95,20 +94,11 @@ class Entry:
         """Return the update, shape (size,), that all attackers of a parent send. Raises PluginError like `update`."""
         with or_failed(f"{self} failed in collude:", self.attack):
             blocks = [np.asarray(block, np.float32) for block in self.attack.collude(known, liars, children)]
-            return self._checked(np.concatenate(blocks), size)
+            return own_vector(np.concatenate(blocks), size, self._wanted)
 
-    def _checked(self, lie: Any, size: int) -> Flat:
-        """Return an update as float32. Raises PluginError if it has not the shape (size,), or if a value is no finite
-        number.
-        """
-        with np.errstate(over="ignore"):
-            found = np.asarray(lie).astype(np.float32)
-        if found.shape != (size,) or not np.isfinite(found).all():
-            raise PluginError(
-                f"{self}: an update must have finite float32 numbers of shape ({size},); it has shape {found.shape} "
-                f"with {found.size - np.isfinite(found).sum()} values that are not finite"
-            )
-        return found
+    @property
+    def _wanted(self) -> str:
+        return f"{self}: an update must have finite float32 numbers"
 
     def __str__(self) -> str:
         return f"attack {self.attack.options.name}"

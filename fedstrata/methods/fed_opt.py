@@ -7,8 +7,9 @@ Algorithm 2. `fedstrata.optimisers` has the formulas.
 Departure: the weight of a device in Δ is its number of examples.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -26,14 +27,13 @@ from fedstrata.methods.fed_avg import FedAvg
 class FedOpt(FedAvg):
     """Average as FedAvg does, and let an optimiser of the server apply the mean update."""
 
+    optimiser: ClassVar[Callable[..., AnyServerOptimiser]]
+    """Function that makes the settings of the server's optimiser from the method's options."""
+
     def __init__(self, options: Any, facts: Facts) -> None:
         super().__init__(options, facts)
-        self.server_optimiser = self.optimiser(options)
-
-    @staticmethod
-    def optimiser(options: Any) -> AnyServerOptimiser:
-        """Return the settings of the server's optimiser."""
-        raise NotImplementedError
+        own = options.model_dump(exclude={"name", "server_learning_rate"})
+        self.server_optimiser = self.optimiser(learning_rate=options.server_learning_rate, **own)
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse other optimisers of servers, and averaged statistics."""
@@ -57,11 +57,7 @@ class FedAvgM(FedOpt):
         momentum: float = Field(default=0.9, ge=0, lt=1)
         """Share of the former v that is kept."""
 
-    @staticmethod
-    def optimiser(options: Any) -> AnyServerOptimiser:
-        """Return the settings of Momentum."""
-        rate = options.server_learning_rate
-        return MomentumSettings(name="momentum", learning_rate=rate, momentum=options.momentum)
+    optimiser = staticmethod(partial(MomentumSettings, name="momentum"))
 
 
 class FedAdagrad(FedOpt):
@@ -77,11 +73,7 @@ class FedAdagrad(FedOpt):
         tau: float = Field(default=1e-3, gt=0)
         """Number added to √v; v starts at tau²."""
 
-    @staticmethod
-    def optimiser(options: Any) -> AnyServerOptimiser:
-        """Return the settings of Adagrad."""
-        rate = options.server_learning_rate
-        return AdagradSettings(name="adagrad", learning_rate=rate, beta1=options.beta1, tau=options.tau)
+    optimiser = staticmethod(partial(AdagradSettings, name="adagrad"))
 
 
 class FedYogi(FedOpt):
@@ -95,10 +87,7 @@ class FedYogi(FedOpt):
         beta2: float = Field(default=0.99, ge=0, lt=1)
         """1 − beta2 is the factor with which Δ² changes v."""
 
-    @staticmethod
-    def optimiser(options: Any) -> AnyServerOptimiser:
-        """Return the settings of Yogi."""
-        return YogiSettings(name="yogi", **_moments(options))
+    optimiser = staticmethod(partial(YogiSettings, name="yogi"))
 
 
 class FedAdam(FedOpt):
@@ -112,12 +101,4 @@ class FedAdam(FedOpt):
         beta2: float = Field(default=0.99, ge=0, lt=1)
         """Share kept of the second moment."""
 
-    @staticmethod
-    def optimiser(options: Any) -> AnyServerOptimiser:
-        """Return the settings of Adam."""
-        return AdamSettings(name="adam", **_moments(options))
-
-
-def _moments(options: FedYogi.Options | FedAdam.Options) -> dict[str, float]:
-    rate = options.server_learning_rate
-    return {"learning_rate": rate, "beta1": options.beta1, "beta2": options.beta2, "tau": options.tau}
+    optimiser = staticmethod(partial(AdamSettings, name="adam"))

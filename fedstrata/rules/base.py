@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.errors import NoUpdatesError, PluginError
+from fedstrata.errors import NoUpdatesError
 from fedstrata.experiment.sections import RuleSettings
 from fedstrata.plugins import or_failed
 from fedstrata.rules.spool import Spool
-from fedstrata.tensors import Flat
+from fedstrata.tensors import Flat, own_vector
 from fedstrata.tensors.exact_sum import check_values, largest_value
 
 Values = NDArray[Any]  # float32 values, or partial sums in int64
@@ -72,6 +72,8 @@ class Rule:
     """The rule's options, a subclass of `RuleSettings`. pydantic checks them."""
     is_sum: ClassVar[bool] = False
     """True if the combined update is the exact weighted mean. Only then can a GPS add the sums of several LPSs."""
+    keeps_updates: ClassVar[bool] = False
+    """True if updates wait on the parent's disk until the round ends."""
 
     def __init__(self, options: RuleSettings) -> None:
         self.options = options
@@ -115,6 +117,8 @@ class AllUpdates(Rule):
     """Define a rule that needs the updates of all children at once, element by element. Updates wait on the parent's
     disk until the round ends, and are read block by block.
     """
+
+    keeps_updates = True
 
     def combine(self, updates: Flat, weights: Weights) -> Flat:
         """Return the combined update of one block of elements, float32, shape (elements,).
@@ -183,12 +187,13 @@ class _Combined(Spooled):
         weights = np.array([self._weights[child_id] for child_id in children], np.int64)
         self._combined = np.empty(self._spool.size, np.float32)
         blocks = partial(self._spool.blocks, children)
-        failing = f"rule {self._rule.options.name} failed with"
+        name = self._rule.options.name
+        failing, wanted = f"rule {name} failed with", f"rule {name}: combine must return finite numbers"
         with or_failed(failing, self._rule):
             combine = self._rule.combiner(children, weights, blocks)
         for start, stop, block in blocks():
             with or_failed(failing, self._rule):
-                self._combined[start:stop] = _checked(self._rule, combine(block), stop - start)
+                self._combined[start:stop] = own_vector(combine(block), stop - start, wanted)
         self._spool.close()
         self.is_settled = True
 
@@ -196,20 +201,6 @@ class _Combined(Spooled):
         if not (self.is_settled and self._weights):
             raise NoUpdatesError("the round was closed before any child reported")
         return self._combined[start:stop]
-
-
-def _checked(rule: Rule, combined: Any, size: int) -> Flat:
-    """Return a combined block. Raises PluginError if it has another shape than (size,), or values that are no finite
-    float32 numbers.
-    """
-    with np.errstate(over="ignore"):
-        found = np.asarray(combined).astype(np.float32)
-    if found.shape != (size,) or not np.isfinite(found).all():
-        raise PluginError(
-            f"rule {rule.options.name}: combine must return finite numbers of shape ({size},); it returned shape "
-            f"{found.shape} with {found.size - np.isfinite(found).sum()} values that are not finite"
-        )
-    return found
 
 
 def weighted_sum(updates: Flat, factors: NDArray[np.float64]) -> NDArray[np.float64]:

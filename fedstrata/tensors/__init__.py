@@ -4,6 +4,7 @@ from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.digest import values_digest
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
+from fedstrata.tensors.own_values import own_vector
 
 __all__ = [
     "CHUNK_BYTES",
@@ -13,6 +14,7 @@ __all__ = [
     "Layout",
     "PayloadCodec",
     "TensorSpec",
+    "own_vector",
     "taken",
     "values_digest",
 ]

@@ -28,7 +28,6 @@ from fedstrata.partitions.tasks import TaskPartition
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.answer_messages import largest_bytes
-from fedstrata.rules import AllUpdates
 from fedstrata.rules.registry import TIERS, Tier, make_rule, sends_sums
 from fedstrata.rules.spool import FLOAT
 from fedstrata.streams.architectures import Architectures
@@ -264,7 +263,7 @@ def _updates_on_disk(experiment: Experiment, model: ModelSize) -> dict[str, str]
     said = [
         f"{human_bytes(FLOAT.itemsize * elements)} {where}"
         for tier, (where, elements) in places.items()
-        if isinstance(make_rule(experiment, tier), AllUpdates)
+        if make_rule(experiment, tier).keeps_updates
     ]
     return {"updates on disk": f"{' and '.join(said)}, until the round ends"} if said else {}
 

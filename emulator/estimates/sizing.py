@@ -15,7 +15,6 @@ from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import example_counts, held_out_counts
-from fedstrata.rules import AllUpdates
 from fedstrata.rules.registry import make_rule
 from fedstrata.rules.spool import BLOCK_BYTES
 from fedstrata.streams.architectures import Architectures
@@ -171,7 +170,7 @@ def lps_memory(experiment: Experiment) -> int:
     method, model = make_method(experiment), build_model(experiment.model, dataset_info(experiment.data))
     streams = streams_of(experiment, method, model)
     of_rule = 0
-    if isinstance(make_rule(experiment, "lps"), AllUpdates):
+    if make_rule(experiment, "lps").keeps_updates:
         of_rule = 4 * BLOCK_BYTES + 5 * 8 * max(map(len, expected_homes(experiment))) ** 2
     if not streams.spans:
         return 10 * streams.travelling.size + of_rule

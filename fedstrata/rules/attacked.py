@@ -43,6 +43,8 @@ def with_attacks(rule: Rule, experiment: Experiment, tier: str) -> Rule:
 class Attacked(Rule):
     """Combine updates by another rule, after the updates of attackers have been replaced. Their weights stay."""
 
+    keeps_updates = True
+
     def __init__(self, rule: Rule, attacks: Sequence[Liars], global_round: int = 0, stream: int = 0) -> None:
         super().__init__(rule.options)
         self._rule, self._attacks, self._global_round, self._stream = rule, attacks, global_round, stream

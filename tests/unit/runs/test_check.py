@@ -135,6 +135,10 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
             ],
         ),
         (
+            ["method=fedavg", "topology={lps: 2}", "attacks=[{name: sign_flip, lps: [0]}]"],
+            ["attack 0 sign_flip by LPSs 0", "updates on disk 19.3 kB at the GPS, until the round ends"],
+        ),
+        (
             ["aggregation.lps=clipped_mean"],
             ["combined by LPS clipped_mean, GPS mean", "liars a device with data unlike all others'"],
         ),

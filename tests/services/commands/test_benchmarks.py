@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from benchmarks import loops, modules
+from benchmarks.rules import RULES
 from benchmarks.suite.document import BEGIN, END
 from benchmarks.suite.machine import described
 from benchmarks.suite.observed import TIERS
@@ -65,8 +66,8 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         [r"\|  \| one_shot \|", rf"\|  \| {N} ± {N} \|"],
     ),
     "rules": (
-        "rules --sizes 4x1 --rules mean multi_krum",
-        [r"\| updates x MB \| rule \|.*", *(rf"\| 4x1 \| {rule}( \| {N}){{3}} \|" for rule in ("mean", "multi_krum"))],
+        "rules --sizes 4x1",
+        [r"\| updates x MB \| rule \|.*", *(rf"\| 4x1 \| {rule}( \| {N}){{3}} \|" for rule in RULES)],
     ),
     "kill_matrix": (
         # one draw of the documents' fifty

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -200,22 +201,49 @@ def test_the_folder_map_is_the_folder() -> None:
     assert set(re.findall(r"`(\w+)/`", table)) == there
 
 
-def test_the_readmes_first_screen_has_picture_command_and_result() -> None:
+def test_the_readme_begins_with_a_promise_a_picture_reasons_a_command_and_a_result() -> None:
     text = text_of("README.md")
-    screen = "\n".join(text.splitlines()[:45])
-    assert re.search(r"^!\[.+\]\(docs/.+\)$", screen, re.MULTILINE)
-    assert re.search(r"^```\nmake demo\b", screen, re.MULTILINE)
-    assert re.search(r"^\| one-shot.*\d ± \d", screen, re.MULTILINE)
     assert text.count("](docs/page.png)") == text.count("](docs/report.png)") == 1
+    start = "\n".join(text.splitlines()[:75])
+    parts = [r"^\*\*Federated", r"^!\[.+\]\(docs/.+\)$", r"^## Why$", r"^```\nmake demo\b", r"^\| one-shot.*\d ± \d"]
+    found = [re.search(part, start, re.MULTILINE) for part in parts]
+    places = [match.start() for match in found if match]
+    assert len(places) == len(parts)
+    assert places == sorted(places)
 
 
 def test_the_readme_spells_the_tiers_out_and_says_how_to_get_its_data_set() -> None:
     text = text_of("README.md")
-    first_paragraph = text.split("\n\n")[1]
-    assert "local parameter servers (LPS)" in first_paragraph.replace("\n", " ")
-    assert "global parameter server (GPS)" in first_paragraph.replace("\n", " ")
+    before_picture = " ".join(text.partition("\n![")[0].split())
+    assert "local parameter servers (LPS)" in before_picture
+    assert "global parameter server (GPS)" in before_picture
     data, sweep = re.findall(r"^\.venv/bin/fedstrata (data|sweep) ", text, re.MULTILINE)
     assert (data, sweep) == ("data", "sweep")
+
+
+@pytest.mark.runs
+def test_the_readmes_experiment_program_and_module_give_the_results_that_it_prints(tmp_path: Path) -> None:
+    text = text_of("README.md")
+    files = [*blocks(text, "yaml"), *blocks(text, "python")]
+    for name, content in zip(["tasks.yaml", "compare.py", "net.py"], files, strict=True):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    (command,) = re.findall(
+        r"^\.venv/bin/fedstrata (run tasks\.yaml .*?) +# mean accuracy ([\d.]+) %$", text, re.MULTILINE
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [["compare.py"], ["-m", "emulator", *shlex.split(command[0]), "--out", "net", "--quiet"]]
+    compared, _ = [
+        subprocess.run(
+            [sys.executable, *each],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=True,
+        ).stdout
+        for each in words
+    ]  # fmt: skip
+    line = re.compile(r"^(\w+) +clusters (\d) +accuracy ([\d.]+)$", re.MULTILINE)
+    said, done = (line.findall(output) for output in (blocks(text, "text")[0], compared))
+    assert [row[:2] for row in done] == [row[:2] for row in said]
+    assert [float(row[2]) for row in done] == pytest.approx([float(row[2]) for row in said], abs=0.01)  # processors
+    assert load_record(tmp_path / "net").summary.mean == pytest.approx(float(command[1]) / 100, abs=0.01)
 
 
 def test_every_decision_is_in_the_index_once_with_its_date() -> None:

@@ -53,7 +53,6 @@ SECTIONS = {
         "rooms",
         "run-as-a-job",
         "sweeps-on-kubernetes",
-        "http",
         "generated-data",
         "fleet",
         "sweeps-in-buckets",

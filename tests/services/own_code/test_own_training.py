@@ -1,7 +1,7 @@
-"""The method of docs/own-code.md that trains by its own code: its models, its clock and its energy."""
+"""The method of experiments/own_code/adam.py, which trains by its own code: its models, its clock and its energy."""
 
 import csv
-import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,9 +33,7 @@ OVERRIDES = (
 @pytest.fixture(scope="module")
 def experiment(folder: Path) -> Iterator[Experiment]:
     """Three devices of 60 examples, two of 50; the method's file is where modules are imported from."""
-    page = (REPOSITORY / "docs" / "own-code.md").read_text("utf-8")
-    (block,) = re.findall(r"^`adam\.py`.*?^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (folder / "adam.py").write_text(block)
+    shutil.copy(REPOSITORY / "experiments" / "own_code" / "adam.py", folder)
     sys.path.insert(0, str(folder))
     yield small(*OVERRIDES)
     sys.path.remove(str(folder))

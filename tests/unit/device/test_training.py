@@ -370,7 +370,7 @@ def test_limiting_threads_twice_leaves_one() -> None:
 
 
 def test_an_own_module_trains_as_documented_in_plain_torch() -> None:
-    """First weights, batch order, and the content of a batch, as docs/own-model.md and docs/own-code.md say."""
+    """First weights, batch order, and the content of a batch, as docs/seeds.md and docs/own-code.md say."""
 
     def make() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

@@ -278,6 +278,13 @@ def test_the_documents_experiments_are_valid(block: str) -> None:
     parse_experiment(block)
 
 
+def test_the_addresses_of_draws_are_those_of_the_code() -> None:
+    code = "".join(path.read_text("utf-8") for room in ("fedstrata", "device") for path in (ROOT / room).rglob("*.py"))
+    purposes = re.findall(r"0x[0-9A-F]+", text_of("docs/seeds.md"))
+    assert len(purposes) >= 8
+    assert [purpose for purpose in purposes if purpose not in code.replace("_", "")] == []
+
+
 # --- record, metrics, errors --------------------------------------------------------------------------------
 
 

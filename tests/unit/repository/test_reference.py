@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from emulator.commands.main import app
+from scripts.reference import log_events
 from scripts.reference.__main__ import ROOT, files
 from scripts.reference.command_line import commands, value_of
 from scripts.reference.keys import Key, keys
@@ -25,6 +26,10 @@ def test_generated_files_are_up_to_date(generated: dict[Path, str]) -> None:
 def test_no_generated_page_is_left_over(generated: dict[Path, str]) -> None:
     folder = ROOT / "docs" / "reference"
     assert {path for path in generated if path.is_relative_to(folder)} == set(folder.rglob("*.md"))
+
+
+def test_each_logged_event_has_one_meaning() -> None:
+    assert {call.event for call in log_events.calls()} == log_events.MEANINGS.keys()
 
 
 def test_keys_are_found_through_references_unions_and_lists() -> None:

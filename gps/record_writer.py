@@ -17,6 +17,7 @@ from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.metrics import LinkKey
 from fedstrata.process.waiting import wall_time
 from fedstrata.record.attacks import attacks_summary
+from fedstrata.record.factors import RuleFactors
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import rounds_csv
@@ -50,6 +51,7 @@ class RunResult:
     wall_seconds: Mapping[str, float]
     global_rounds: int
     examples: Mapping[str, int] = field(default_factory=dict)  # numbers of training examples, by device
+    factors: Mapping[int, rounds_pb2.Factors] = field(default_factory=dict)  # of the GPS's rule, by global round
     relevance: Matrix | None
     relevance_ids: list[str]
 
@@ -62,7 +64,11 @@ def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
         _write(folder / name, lines)
     if result.relevance is not None:
         _write(folder / "relevance.csv", relevance_csv(result.relevance, result.relevance_ids))
-    told = replace(summary(result), training_bytes=_training_bytes(timing.rows), **timing.summary())
+    factors = RuleFactors(experiment=result.experiment, rows=timing.rows, global_rounds=result.factors)
+    for name, lines in factors.tables().items():
+        _write(folder / name, lines)
+    known = timing.summary() | factors.summary()
+    told = replace(summary(result), training_bytes=_training_bytes(timing.rows), **known)
     _write(folder / "summary.json", [told.text()])
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.timing import Timing
+from fedstrata.v1 import rounds_pb2
 from gps.journal.round_tables import LpsRounds
 from gps.record_writer import RunResult, wall_seconds
 from gps.run import Run
@@ -46,6 +47,7 @@ def result_of(run: Run) -> tuple[RunResult, Timing]:
     result = replace(
         result_so_far(run),
         relevance=first.affinity if first is not None else None,
+        factors={at: rounds_pb2.Factors.FromString(data) for at, data in run.journal.rounds.factors().items()},
         relevance_ids=[ids[index] for index in first.related] if first is not None else [],
     )
     timing = Timing(

@@ -1,6 +1,6 @@
 """Notes of an LPS about its rounds for the record: rows, exclusions, byte counts."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -84,6 +84,11 @@ class Notes:
             missing=list(gathered.missing),
         )
         return noted
+
+    def add_factors(self, report: gps_pb.ReportHeader, factors: Mapping[int, float]) -> None:
+        """Add to the last row of a report the factors that the rule has chosen, by the devices' indexes."""
+        if factors:
+            report.lps_rounds[-1].factors.CopyFrom(pb.Factors(children=factors.keys(), factors=factors.values()))
 
     def of_measurement_between_rounds(
         self, report: gps_pb.ReportHeader, gathered: RoundResult, everybody: Iterable[str]

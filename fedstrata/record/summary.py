@@ -15,6 +15,7 @@ from fedstrata.experiment.links import LINKS, Link
 from fedstrata.process.json_text import json_text
 from fedstrata.record.attacks import Attacked
 from fedstrata.record.energy import EnergySummary
+from fedstrata.record.factors import Kept
 from fedstrata.record.links import Real
 from fedstrata.record.privacy import Privacy
 from fedstrata.record.rounds import RoundRow
@@ -226,6 +227,8 @@ class Summary:
     """Noise of the run; absent if the experiment has no section `privacy`."""
     attacks: Attacked | None = None
     """Attacks on the run; absent if the experiment has no section `attacks`."""
+    kept: dict[Literal["lps", "gps"], Kept] | None = None
+    """What the rule of each tier kept under attack; absent without attacks, or if rules choose no factors."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
     """Metrics of the task, each with name, unit, direction and title. The first is the main metric (headline). Absent
     for a classification.

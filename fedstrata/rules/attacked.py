@@ -109,6 +109,7 @@ class _Lying(Spooled):
             self._inner.accept(child_id, self._weights[child_id])
         self._spool.close()
         self._inner.settle()
+        self.factors = self._inner.factors
         self.is_settled = True
 
     def mean(self, start: int = 0, stop: int | None = None) -> Flat:

@@ -5,6 +5,7 @@ rule makes a `Total`, which takes the children's values as they arrive.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -34,6 +35,12 @@ class Total(Protocol):
     @property
     def is_settled(self) -> bool:
         """True if `mean` can be called without `settle`."""
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """The factor of each child's update in the combined update, after `settle`. Empty if the rule does not choose
+        factors.
+        """
 
     def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
         """Take the next values of a child's update. `start` is the position of the first value in the stream.
@@ -113,6 +120,14 @@ class Rule:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Combiner:
+    """Hold the function that combines the updates of one block, and the factors that the rule has chosen for it."""
+
+    combine: Callable[[Flat], Any]
+    factors: Sequence[float] = ()  # of all children, in the order of the rows; empty if the rule chooses none
+
+
 class AllUpdates(Rule):
     """Define a rule that needs the updates of all children at once, element by element. Updates wait on the parent's
     disk until the round ends, and are read block by block.
@@ -131,8 +146,9 @@ class AllUpdates(Rule):
         """
         raise NotImplementedError
 
-    def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Callable[[Flat], Any]:
-        """Return the function that combines the updates of one block. This is called once per stream, after the last
+    def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Combiner:
+        """Return the function that combines the updates of one block, with the factors of whole updates, if the rule
+        chooses such factors. This is called once per stream, after the last
         update.
 
         Args:
@@ -140,7 +156,7 @@ class AllUpdates(Rule):
             weights: the children's weights, as for `combine`.
             blocks: yields all blocks, each time from the first to the last.
         """
-        return partial(self.combine, weights=weights)
+        return Combiner(combine=partial(self.combine, weights=weights))
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         return _Combined(self, size, largest_value(max_weight), folder)
@@ -154,6 +170,7 @@ class Spooled:
         self._spool, self._limit = spool, limit
         self._weights: dict[str, int] = {}  # by accepted child
         self.is_settled = False
+        self.factors: Mapping[str, float] = {}
 
     @property
     def num_examples(self) -> int:
@@ -190,10 +207,11 @@ class _Combined(Spooled):
         name = self._rule.options.name
         failing, wanted = f"rule {name} failed with", f"rule {name}: combine must return finite numbers"
         with or_failed(failing, self._rule):
-            combine = self._rule.combiner(children, weights, blocks)
+            combiner = self._rule.combiner(children, weights, blocks)
         for start, stop, block in blocks():
             with or_failed(failing, self._rule):
-                self._combined[start:stop] = own_vector(combine(block), stop - start, wanted)
+                self._combined[start:stop] = own_vector(combiner.combine(block), stop - start, wanted)
+        self.factors = dict(zip(children, map(float, combiner.factors), strict=False))
         self._spool.close()
         self.is_settled = True
 

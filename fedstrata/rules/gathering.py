@@ -87,6 +87,20 @@ class Gathering:
             return [1.0] * len(self.totals)
         return [total.num_examples / (whole or 1) for total, whole in zip(self.totals, self._whole, strict=True)]
 
+    @property
+    def factors(self) -> dict[str, float]:
+        """The factor of each child's update, if the rule chooses factors; otherwise empty. Over several streams, this
+        is the mean weighted by their sizes.
+        """
+        of_child: dict[str, list[tuple[int, float]]] = {}
+        for size, total in zip(self.sizes, self.totals, strict=True):
+            for child_id, factor in total.factors.items() if size else ():
+                of_child.setdefault(child_id, []).append((size, factor))
+        return {
+            child_id: sum(size * factor for size, factor in found) / sum(size for size, _ in found)
+            for child_id, found in sorted(of_child.items())
+        }
+
     def check(self, child_id: str, stated: Sequence[int]) -> None:
         """Check the weights that a child states. Raises PayloadError if they are impossible for this child."""
         self._shares.check(child_id, stated)

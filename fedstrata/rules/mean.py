@@ -3,8 +3,9 @@
 FedAvg: Brendan McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.rules.base import Rule, Total, Values
@@ -15,6 +16,7 @@ class ExactTotal(ExactSum):
     """Add values to an exact sum as they arrive."""
 
     is_settled = True
+    factors: Mapping[str, float] = MappingProxyType({})
 
     def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
         self.fold(start, values, weight)

@@ -6,14 +6,12 @@ integers of at most 2⁵³. Therefore order of arrival, blocks and matrix librar
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.errors import PluginError
-from fedstrata.rules.base import AllUpdates, Blocks, Weights, weighted_sum
-from fedstrata.tensors import Flat
+from fedstrata.rules.base import AllUpdates, Blocks, Combiner, Weights, weighted_sum
 
 Numbers = NDArray[np.float64]
 PIECE = 1 << 15  # number of elements that are multiplied at once; 2¹⁵ products of 38 bits are at most 2⁵³
@@ -87,13 +85,13 @@ class ByProducts(AllUpdates):
         """Return the factor of each child's update, shape (children,). This is called once per stream and round."""
         raise NotImplementedError
 
-    def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Callable[[Flat], Any]:
+    def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Combiner:
         if not children:
-            return lambda block: block
+            return Combiner(combine=lambda block: block)
         found = np.asarray(self.factors(Updates(children, weights, blocks)), np.float64)
         if found.shape != (len(children),) or not np.isfinite(found).all():
             raise PluginError(
                 f"rule {self.options.name}: factors must return finite numbers of shape ({len(children)},), not "
                 f"{found!r:.80}"
             )
-        return lambda block: weighted_sum(block, found)
+        return Combiner(combine=lambda block: weighted_sum(block, found), factors=found.tolist())

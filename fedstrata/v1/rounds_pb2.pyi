@@ -311,7 +311,7 @@ class Evaluation(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "sums", "evaluated_examples", "lowest", "highest", "received_loss_sum", "received_sums", "received_examples", "times", "is_of_cohort")
+    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "sums", "evaluated_examples", "lowest", "highest", "received_loss_sum", "received_sums", "received_examples", "times", "is_of_cohort", "factors")
     HOME_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +331,7 @@ class LpsRound(_message.Message):
     RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     IS_OF_COHORT_FIELD_NUMBER: _ClassVar[int]
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
     home_id: str
     global_round: int
     lps_round: int
@@ -350,7 +351,16 @@ class LpsRound(_message.Message):
     received_examples: int
     times: RoundTimes
     is_of_cohort: bool
-    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., evaluated_examples: _Optional[int] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ..., is_of_cohort: _Optional[bool] = ...) -> None: ...
+    factors: Factors
+    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., evaluated_examples: _Optional[int] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ..., is_of_cohort: _Optional[bool] = ..., factors: _Optional[_Union[Factors, _Mapping]] = ...) -> None: ...
+
+class Factors(_message.Message):
+    __slots__ = ("children", "factors")
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
+    children: _containers.RepeatedScalarFieldContainer[int]
+    factors: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, children: _Optional[_Iterable[int]] = ..., factors: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
     __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late")

@@ -38,6 +38,7 @@ TABLES: Mapping[str, str] = {
     "lps_rounds": "home_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
     "round_times": "global_round INTEGER PRIMARY KEY, times BLOB NOT NULL",
+    "factors": "global_round INTEGER PRIMARY KEY, factors BLOB NOT NULL",
     "handovers": "home_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
     "refusals": "home_id TEXT NOT NULL, lps_id TEXT NOT NULL, reason TEXT NOT NULL",
     "reports": "home_id TEXT PRIMARY KEY, report BLOB NOT NULL",

@@ -46,6 +46,15 @@ class RoundTable:
         """Note that a global round is closed."""
         self._file.write("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", global_round, durable=True)
 
+    def set_factors(self, global_round: int, factors: bytes) -> None:
+        """Keep the factors that the rule has chosen in a global round, as a serialised Factors message."""
+        self._file.write("INSERT OR REPLACE INTO factors (global_round, factors) VALUES (?, ?)", global_round, factors)
+
+    def factors(self) -> dict[int, bytes]:
+        """Return the Factors messages by global round."""
+        rows = self._file.rows("SELECT global_round, factors FROM factors ORDER BY global_round")
+        return {global_round: bytes(factors) for global_round, factors in rows}
+
     def closed(self) -> int:
         """Return the number of closed global rounds."""
         ((closed,),) = self._file.rows("SELECT COUNT(*) FROM global_rounds")

@@ -91,6 +91,7 @@ class GlobalRounds:
             with self._journal.together(durable=True):  # no `await` in this block
                 self._journal.rounds.close(self.global_round)
                 self._clock.keep(self.global_round, times)
+                self._keep_factors(sums.factors)
                 closing()
                 moved = self._move(self.global_round + 1)
             self.global_round += 1
@@ -101,6 +102,13 @@ class GlobalRounds:
         children = self._places.examples(self.global_round)
         self.server.open(self._round(self.global_round, model, children, evaluate_only=True))
         opened()
+
+    def _keep_factors(self, factors: Mapping[str, float]) -> None:
+        """Write the factors that the rule has chosen to the journal. `factors` is empty if it chooses none."""
+        if factors:
+            numbers = [int(name.removeprefix("lps-")) for name in factors]
+            found = pb.Factors(children=numbers, factors=factors.values())
+            self._journal.rounds.set_factors(self.global_round, found.SerializeToString(deterministic=True))
 
     async def _begin(self) -> AnyModel:
         """Return the vector at the start of the open global round. If the file with this vector is damaged, go back by

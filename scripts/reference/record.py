@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from fedstrata.experiment.descriptions import descriptions
 from fedstrata.record.energy import EnergyRow
+from fedstrata.record.factors import FactorRow
 from fedstrata.record.links import LinkRow
 from fedstrata.record.rounds import RoundRow
 from fedstrata.record.summary import Measured, Summary
@@ -32,6 +33,7 @@ describes `logs/` and `state/`.
 | `waits.csv` | with a clock: [the parts of each round](#waitscsv) by child |
 | `links.csv` | with `clock: real`: [each link](#linkscsv), configured and achieved |
 | `energy.csv` | with `energy` and a clock: [the energy of each device](#energycsv) |
+| `factors.csv` | [the factor of each update](#factorscsv), if a rule chooses factors |
 | `relevance.csv` | [the similarity of devices](#relevancecsv), if the method groups by such a matrix |
 | `models/lps-0.safetensors`, … | [the final model](#models) of each cluster |
 | `report.html` | [one page](../page.md) with all of it, written by `fedstrata report` |
@@ -73,6 +75,11 @@ ABOUT: Mapping[type, tuple[str, str]] = {
     EnergyRow: (
         "energy.csv",
         "With [`energy`](../experiment.md#energy) and a clock, one row per device before training and per LPS round.",
+    ),
+    FactorRow: (
+        "factors.csv",
+        "With the [rules](../experiment.md#aggregation) `clipped_mean`, `geometric_median`, `multi_krum`, `trusted`\n"
+        "and own `ByProducts`, one row per child and round.",
     ),
 }
 END = """

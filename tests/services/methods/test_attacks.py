@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedstrata.experiment import Experiment
+from fedstrata.record.factors import FACTORS
 from tests.support.programs import Program
 from tests.support.tiers import run_in_process, small
 
@@ -85,6 +86,25 @@ def test_the_record_has_the_success_of_a_backdoor(tmp_path: Path) -> None:
     assert attacked.summary.attacks.honest["attack_success"] is not None
     assert success.clusters["mean"] > 0.6
     assert [row.metrics["attack_success"] for row in measured.rounds][2] < 0.3
+
+
+def test_the_record_has_what_rules_kept_of_each_update(tmp_path: Path) -> None:
+    rules = "aggregation={lps: {name: multi_krum, attackers: 1}, gps: geometric_median}"
+    flips = "attacks=[{name: sign_flip, times: 50, devices: [1]}, {name: inner_product, times: 1, devices: [2]}]"
+    one_lps = ("method=fedavg", "topology={lps: 1}", "training.lps_rounds_per_global_round=1")
+    record = run_in_process(small(*one_lps, "training.global_rounds=2", rules, flips), tmp_path / "run")
+    rows = FACTORS.read(record.folder / "factors.csv")
+    devices = record.summary.devices
+    assert [row.tier for row in rows] == ["lps"] * 2 * devices + ["gps"] * 2
+    assert {row.child for row in rows if row.attacks == "1"} == {"device-001", "device-002"}
+    assert {row.factor for row in rows if row.child == "device-001"} == {0}
+    for tier in ("lps", "gps"):
+        assert sum(row.factor for row in rows if row.tier == tier) == pytest.approx(2)  # 1 in each round
+    kept = record.summary.kept
+    assert kept is not None
+    assert (kept["gps"].attackers, kept["gps"].honest_left_out) == (0, 0)
+    assert kept["lps"].attackers == pytest.approx(1 / 4)  # device-002 is one of the four devices that are kept
+    assert kept["lps"].honest_left_out == 0
 
 
 @pytest.mark.parametrize("placed", [(), ("topology=null",)])  # a plan's weights, and stated ones

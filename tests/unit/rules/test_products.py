@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import fedstrata.rules.spool as spool_module
 from fedstrata.errors import ExperimentError, PluginError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.rules import of_updates
+from fedstrata.rules import of_parts, of_updates
 from fedstrata.rules.products import Updates
 from tests.support.rule_bits import BY_PRODUCTS, SIZE, SPOOLED, TEXT, bits, rule, sent
 
@@ -164,6 +164,22 @@ async def test_a_child_far_from_others_or_with_too_many_examples_counts_little(
         gathering.accept(child, [weight])
     await gathering.settle()
     assert gathering.totals[0].mean().tolist() == pytest.approx(expected, rel=1e-6)
+
+
+async def test_a_rule_by_products_says_which_factors_it_has_chosen_and_a_median_has_none(tmp_path: Path) -> None:
+    found = {}
+    for section in ("{name: multi_krum, attackers: 1}", "{name: clipped_mean, norm: 3}", "median"):
+        gathering = of_parts(rule(section), [1, 3], dict.fromkeys(("a", "b", "c", "d"), 5), tmp_path)
+        for child, values in {"a": [1, 1, 1, 1], "b": [1, 1, 1, 1], "c": [1, 1, 1, 1], "d": [60, 1, 1, 1]}.items():
+            gathering.take(child, 0, np.float32(values), [5])
+            gathering.accept(child, [5])
+        await gathering.settle()
+        found[section[:12]] = gathering.factors
+    # In the first stream, of one value, d is left out. In the second stream, of three values, all are equal, so the
+    # last one is left out. Clipping takes 3 / 60 of d in the first stream.
+    assert found["{name: multi"] == pytest.approx({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3, "d": 0})
+    assert found["{name: clipp"] == pytest.approx({"a": 1 / 4, "b": 1 / 4, "c": 1 / 4, "d": (3 / 60 + 3) / 16})
+    assert found["median"] == {}
 
 
 async def test_updates_of_zeros_change_nothing(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ async def measure(experiment: Experiment, layout: Layout, folder: Path) -> tuple
             gps = GpsServiceStub(calls)
             await enrol(gps, experiment)
             for name in names:
-                known = {"lps_id": name, "address": "127.0.0.1:9", "experiment_sha256": experiment.digest}
-                await gps.RegisterLps(pb.RegisterLpsRequest(**known))
+                request = pb.RegisterLpsRequest(lps_id=name, address="127.0.0.1:9", experiment_sha256=experiment.digest)
+                await gps.RegisterLps(request)
         async with Connection(address, OPEN) as channel:
             stub, gate = GpsServiceStub(channel), asyncio.Semaphore(len(names))
             clusters = [

@@ -1,5 +1,6 @@
 """The calls of a device to the GPS before training: enrolment, questions, assignment."""
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Question
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
+from fedstrata.process.machine import software
 from fedstrata.process.time_limits import HOLD_S, PATIENCE_S
 from fedstrata.process.waiting import Backoff
 from fedstrata.rpc.answer_messages import answer_parts, arrays_of, largest_bytes, payload_bytes
@@ -46,6 +48,7 @@ class GpsClient:
             pod_name=pod_name,
             has_lost_state=has_lost_state,
             kernel=kernels(),
+            software=software(sys.modules),
         )
         reply: pb.EnrollResponse = await call_through_upgrade(
             lambda: self._gps.Enroll(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "Enroll"

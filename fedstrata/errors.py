@@ -15,6 +15,8 @@ EXIT_RUN_FAILED = 4  # the run stopped: the quorum was not reached, or a process
 EXIT_OUTPUT = 5  # the output folder is not empty, or cannot be written
 EXIT_NETWORK = 6  # an address cannot be bound, or a server cannot be reached
 EXIT_HANDSHAKE = 7  # a server answers, but the TLS handshake fails
+EXIT_DIFFERS = 8  # a result is not what its record or its replay says
+EXIT_INCOMPARABLE = 9  # bits cannot be compared on this processor
 EXIT_INTERRUPTED = 130  # Ctrl-C or SIGTERM
 EXIT_CODES: Mapping[int, str] = {
     EXIT_OK: "The command is done.",
@@ -25,6 +27,8 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_OUTPUT: "The output folder is not empty, or cannot be written.",
     EXIT_NETWORK: "An address cannot be bound, or a server does not answer.",
     EXIT_HANDSHAKE: "A server answers, but one side does not trust the other.",
+    EXIT_DIFFERS: "`verify`: a table, a record or a replay differs.",
+    EXIT_INCOMPARABLE: "`verify`: nothing differs, but bits cannot be compared on this processor.",
     EXIT_INTERRUPTED: "Ctrl-C or SIGTERM interrupted the command.",
 }
 
@@ -69,6 +73,20 @@ class DataError(FedstrataError):
 
     status = "FAILED_PRECONDITION"
     exit_code = EXIT_DATA
+
+
+class DifferenceError(FedstrataError):
+    """A bundle's tables do not follow from its records, or a replay differs from its record."""
+
+    status = "FAILED_PRECONDITION"
+    exit_code = EXIT_DIFFERS
+
+
+class IncomparableError(FedstrataError):
+    """A record and its replay cannot be compared, because processors with different arithmetic computed them."""
+
+    status = "FAILED_PRECONDITION"
+    exit_code = EXIT_INCOMPARABLE
 
 
 class OutputError(FedstrataError):

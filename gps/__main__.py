@@ -44,6 +44,7 @@ def options_of_process() -> Arguments:
     arguments.option("listen", "Serve devices and LPSs at this host:port.", default="127.0.0.1:0")
     arguments.option("state", "Keep the GPS's state and the run's record in this folder.", required=True)
     arguments.option("again", "Begin a failed run again. Each new word does so once.", default="")
+    arguments.option("command", "Write this command into the record.", default="")
     arguments.option(
         "lps-backend",
         "kubernetes: scale the StatefulSet of LPSs. local: other programs start LPSs.",
@@ -85,6 +86,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     security.measured_by(metrics)
     backend = make_backend(options.lps_backend, log)
     run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, security=security)
+    run.journal.made_with.note_command(options.command)
     uploads = upload_wait(experiment, run.largest_payload_bytes)
     server = RpcServer(
         metrics.links,

@@ -4,6 +4,7 @@ docs/reference/record.md lists all fields.
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,12 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS, WAYS, Link
 from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.privacy.report import EpsilonSpent
+from fedstrata.process.machine import commit, software
 from fedstrata.process.metrics import LinkKey
 from fedstrata.process.waiting import wall_time
 from fedstrata.record.attacks import attacks_summary
 from fedstrata.record.factors import RuleFactors
+from fedstrata.record.made_by import Counted, MadeBy, made_by
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import rounds_csv
@@ -54,6 +57,9 @@ class RunResult:
     factors: Mapping[int, rounds_pb2.Factors] = field(default_factory=dict)  # of the GPS's rule, by global round
     relevance: Matrix | None
     relevance_ids: list[str]
+    began: float | None = None  # seconds since 1970
+    commands: Sequence[str] = ()  # that started the run
+    software: Mapping[str, Counted] = field(default_factory=dict)  # of devices and LPSs
 
 
 def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
@@ -68,8 +74,19 @@ def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
     for name, lines in factors.tables().items():
         _write(folder / name, lines)
     known = timing.summary() | factors.summary()
-    told = replace(summary(result), training_bytes=_training_bytes(timing.rows), **known)
+    told = replace(summary(result), training_bytes=_training_bytes(timing.rows), made_by=_made_by(result), **known)
     _write(folder / "summary.json", [told.text()])
+
+
+def _made_by(result: RunResult) -> MadeBy:
+    now = wall_time()
+    return made_by(
+        commands=result.commands,
+        commit=commit(),
+        began=now if result.began is None else result.began,
+        ended=now,
+        software={"gps": [(1, software(sys.modules))], **result.software},
+    )
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:

@@ -49,6 +49,9 @@ def result_of(run: Run) -> tuple[RunResult, Timing]:
         relevance=first.affinity if first is not None else None,
         factors={at: rounds_pb2.Factors.FromString(data) for at, data in run.journal.rounds.factors().items()},
         relevance_ids=[ids[index] for index in first.related] if first is not None else [],
+        began=min(run.journal.phases().values(), default=None),
+        commands=run.journal.made_with.commands(),
+        software=run.journal.made_with.by_tier(),
     )
     timing = Timing(
         experiment=run.experiment,

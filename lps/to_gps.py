@@ -3,6 +3,7 @@ by these calls.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedstrata.clock.clocks import clock_of
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
+from fedstrata.process.machine import software
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.time_limits import CALL_S, PATIENCE_S, payload_timeout_s
 from fedstrata.process.waiting import Changes
@@ -159,7 +161,12 @@ class GpsClient:
             HandshakeError: the LPS and the GPS do not trust each other.
         """
         await self._gps.until_reached(self._log)
-        request = pb.RegisterLpsRequest(lps_id=self._lps_id, address=address, experiment_sha256=self._experiment.digest)
+        request = pb.RegisterLpsRequest(
+            lps_id=self._lps_id,
+            address=address,
+            experiment_sha256=self._experiment.digest,
+            software=software(sys.modules),
+        )
         reply = await call_through_upgrade(
             lambda: self._stub.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "RegisterLps"
         )

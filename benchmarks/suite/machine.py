@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suite.programs import ProgramError, output_of
-from emulator.results.machine import commit, installed, processor
+from fedstrata.process.machine import commit, installed, processor
 
 PACKAGES = ("fedstrata", "grpcio", "numpy", "protobuf", "torch")
 PEERS = ("flwr", "ray", "nvflare", "blazefl", "torch", "grpcio")

@@ -55,7 +55,7 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        from emulator.results.machine import installed
+        from fedstrata.process.machine import installed
 
         print(f"fedstrata {installed('fedstrata')}")
         raise typer.Exit

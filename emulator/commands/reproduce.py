@@ -155,12 +155,13 @@ def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json:
     if is_json:
         print_json({
             "event": "verdict", "runs": verdict.complete, "incomplete": list(verdict.incomplete), "seed": seed,
-            "equal": failure is None,
+            "equal": failure is None, "comparable": verdict.is_comparable,
             "replayed": [each.run.label for each in verdict.replays], "reason": str(failure) if failure else None,
         })  # fmt: skip
         return
     for each in verdict.replays:
         found = "not confirmed" if each.faults else "equal to the bit"
+        found = "cannot be compared" if each.incomparable else found
         console.print(printable(f"{each.run.label}: {found}"), soft_wrap=True, markup=False)
     told = "do not follow" if verdict.faults else "follow"
     runs = counted(verdict.complete + len(verdict.incomplete), "run")

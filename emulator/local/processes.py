@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ from emulator.local.faults import FaultDriver
 from fedstrata.errors import CertificateError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.child_processes import OwnedProcess, ProcessSpec, Restart, Supervisor
+from fedstrata.process.machine import command_line
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.tls_files import tls_arguments
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -75,7 +77,7 @@ class LocalBackend:
 
             self._certificates = RunCertificates(self._there / "state" / "tls", experiment)
             self.security = self._certificates.of_operator()
-        gps = self._start(self._server("gps", "gps"), ["gps"])
+        gps = self._start(self._server("gps", "gps", "--command", command_line(sys.argv)), ["gps"])
         self._watch([gps])
         addresses = await self._unless_failure(gps.addresses())
         self._gps_address, self.http_address = addresses["grpc"], addresses.get("http", "")

@@ -6,14 +6,16 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from emulator.results.made_with import software_apart
 from emulator.results.read_record import RunRecord
+from fedstrata.errors import IncomparableError
 from fedstrata.experiment.links import LINKS, WAYS, Link
 from fedstrata.process.quoting import quoted
 from fedstrata.record.summary import LinkBytes
 from fedstrata.record.tables import read_text
 
 # Keys of summary.json that are not compared key by key. `_fewer_bytes` and `_fewer_needed` compare the bytes.
-MEASURED = {"wall_seconds", "real", "bytes", "bytes_by_kind", "training_bytes", "repeated_bytes"}
+MEASURED = {"made_by", "wall_seconds", "real", "bytes", "bytes_by_kind", "training_bytes", "repeated_bytes"}
 ON_THE_REAL_CLOCK = {"energy"}
 MEASURED_COLUMNS = {"seconds", "bytes_up", "bytes_down"}  # of rounds.csv
 WITHOUT_A_CLOCK = {"rounds.csv", "relevance.csv"}  # tables that do not depend on times
@@ -24,18 +26,22 @@ LONGEST = 80  # characters of a value in a message
 def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     """Yield a message for each difference between a record and its replay.
 
-    If the record says that it was computed with other kernels than the replay, bits cannot be compared. Then the only
-    message is about the kernels. This counts as a difference, because a forged record could name other kernels to avoid
-    the comparison. Records of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
+    If the record says that it was computed with other kernels than the replay, bits cannot be compared. A forged record
+    could name other kernels to avoid the comparison, so the caller must not take such a record for confirmed. Records
+    of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
+
+    Raises:
+        IncomparableError: the kernels differ. The message also names the software that differs.
     """
     said, true = set(theirs.summary.kernels), set(ours.summary.kernels)
     is_old = not any("-" in kernel for kernel in said)
     if said != ({kernel.partition("-")[0] for kernel in true} if is_old else true):
-        yield (
+        raise IncomparableError(
             f"bits cannot be compared, because the record has the kernels {quoted(*sorted(said))}, but this processor "
-            f"has {quoted(*sorted(true))}; verify the bundle on a processor with the record's kernels"
+            f"has {quoted(*sorted(true))}; "
+            + "".join(f"{each}; " for each in _other_software(theirs, ours))
+            + "verify the bundle on a processor with the record's kernels"
         )
-        return
     faults = [
         *_different_keys(theirs, ours),
         *_fewer_bytes(theirs, ours),
@@ -44,8 +50,17 @@ def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
         *_different_tables(theirs, ours),
     ]
     yield from faults
+    if faults:
+        yield from _other_software(theirs, ours)
     if faults and is_old:
         yield "the record does not name torch's kernels, so all this is expected on a processor of another maker"
+
+
+def _other_software(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
+    """Yield a text for each version, platform or processor that differs. Such a difference alone is no fault."""
+    for name, values in software_apart([theirs, ours]).items():
+        told = {record.folder: value for value, records in values.items() for record in records}
+        yield f"{name} was {told[theirs.folder]} for the record and {told[ours.folder]} for the replay"
 
 
 def _different_keys(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:

@@ -11,7 +11,6 @@ import yaml
 
 from emulator.reproduce.published import TABLE, PublishedTable, find_table, load_table, selected
 from emulator.reproduce.table_page import section, tally
-from emulator.results.machine import commit, installed, processor
 from emulator.sweeps.claims import turn_at
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
@@ -20,6 +19,7 @@ from emulator.sweeps.sweep_folder import records_of
 from emulator.sweeps.sweep_page import write_results
 from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import ExperimentError, OutputError
+from fedstrata.process.machine import commit, installed, processor
 
 PAGE = "reproduced.md"
 SEED = re.compile(r"seed-(\d+)")

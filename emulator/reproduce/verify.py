@@ -31,7 +31,7 @@ from emulator.sweeps.sweep_page import GAINS
 from emulator.sweeps.sweep_progress import SweepDisplay
 from emulator.sweeps.text_tables import markdown
 from emulator.sweeps.worth import gains_csv
-from fedstrata.errors import DataError, ExperimentError, FedstrataError
+from fedstrata.errors import DataError, DifferenceError, ExperimentError, FedstrataError, IncomparableError
 from fedstrata.experiment import Experiment
 from fedstrata.record.summary import LinkBytes
 from fedstrata.record.tables import read_text
@@ -44,7 +44,8 @@ class Replay:
     """Hold the result of replaying one run: each difference from its record."""
 
     run: SweepRun
-    faults: tuple[str, ...]  # empty if the replay equals the record bit for bit
+    faults: tuple[str, ...]  # empty if the replay equals the record bit for bit, or cannot be compared
+    incomparable: str = ""  # why the bits cannot be compared; empty if they can
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +59,26 @@ class Verdict:
     replays: tuple[Replay, ...]
 
     @property
-    def failure(self) -> DataError | None:
-        """The error to raise if the check or a replay found a fault. None if they found no fault."""
+    def is_comparable(self) -> bool:
+        """Return whether the bits of all replayed runs can be compared on this processor."""
+        return not any(each.incomparable for each in self.replays)
+
+    @property
+    def failure(self) -> FedstrataError | None:
+        """The error to raise, or None. A fault is a DifferenceError, also if runs are missing. A missing run is a
+        DataError. If there is only a replay that cannot be compared, the error is an IncomparableError.
+        """
         found = [*self.faults, *(f"{each.run.label}: {fault}" for each in self.replays for fault in each.faults)]
+        kind: type[FedstrataError] = DifferenceError if found else IncomparableError
         if self.incomplete and not self.may_be_partial:
             missing, runs = len(self.incomplete), self.complete + len(self.incomplete)
             found.append(
                 f"{missing} of {counted(runs, 'run')} without a completed record; ask for the record, or check the "
                 "other runs with --partial"
             )
-        return DataError("; ".join(found)) if found else None
+            kind = DataError if kind is IncomparableError else kind
+        found += [f"{each.run.label}: {each.incomparable}" for each in self.replays if each.incomparable]
+        return kind("; ".join(found)) if found else None
 
 
 def verify(
@@ -296,4 +307,7 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
-            yield Replay(run=run, faults=tuple(differences(theirs, ours)))
+            try:
+                yield Replay(run=run, faults=tuple(differences(theirs, ours)))
+            except IncomparableError as error:
+                yield Replay(run=run, faults=(), incomparable=str(error))

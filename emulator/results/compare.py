@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
+from emulator.results.made_with import software_apart
 from emulator.results.over_seeds import (
     MEAN,
     Comparison,
@@ -76,8 +77,8 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes about the runs: which settings differ, which runs have bit-identical models, which models are
-    damaged, and which runs used different kernels.
+    """Yield notes about the runs: which settings and versions differ, which runs have bit-identical models,
+    which models are damaged, and which runs used different kernels.
     """
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
@@ -87,7 +88,7 @@ def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
             by_weights.setdefault(" ".join(sorted(run.summary.model_sha256.values())), []).append(names[run.folder])
         if run.summary.kernels:
             by_kernels.setdefault(", ".join(sorted(run.summary.kernels)), []).append(names[run.folder])
-    for key, values in settings_apart(runs).items():
+    for key, values in {**settings_apart(runs), **software_apart(runs)}.items():
         told = "; ".join(f"{value}: {', '.join(names[run.folder] for run in own)}" for value, own in values.items())
         yield f"{key} differs. {told}"
     if equal := [", ".join(alike) for alike in by_weights.values() if len(alike) > 1]:

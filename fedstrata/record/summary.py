@@ -17,6 +17,7 @@ from fedstrata.record.attacks import Attacked
 from fedstrata.record.energy import EnergySummary
 from fedstrata.record.factors import Kept
 from fedstrata.record.links import Real
+from fedstrata.record.made_by import MadeBy
 from fedstrata.record.privacy import Privacy
 from fedstrata.record.rounds import RoundRow
 from fedstrata.record.tables import Amount, checked, read_text
@@ -229,6 +230,8 @@ class Summary:
     """Attacks on the run; absent if the experiment has no section `attacks`."""
     kept: dict[Literal["lps", "gps"], Kept] | None = None
     """What the rule of each tier kept under attack; absent without attacks, or if rules choose no factors."""
+    made_by: MadeBy | None = None
+    """What made the result, so that it can be cited; absent in records of Fedstrata 0.2.0."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
     """Metrics of the task, each with name, unit, direction and title. The first is the main metric (headline). Absent
     for a classification.

@@ -9,7 +9,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnrollRequest(_message.Message):
-    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name", "has_lost_state", "kernel", "num_held_out")
+    __slots__ = ("device_id", "device_index", "experiment_sha256", "num_examples", "process_id", "pod_name", "has_lost_state", "kernel", "num_held_out", "software")
+    class SoftwareEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +26,7 @@ class EnrollRequest(_message.Message):
     HAS_LOST_STATE_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     NUM_HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_index: int
     experiment_sha256: str
@@ -28,7 +36,8 @@ class EnrollRequest(_message.Message):
     has_lost_state: bool
     kernel: str
     num_held_out: int
-    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., has_lost_state: _Optional[bool] = ..., kernel: _Optional[str] = ..., num_held_out: _Optional[int] = ...) -> None: ...
+    software: _containers.ScalarMap[str, str]
+    def __init__(self, device_id: _Optional[str] = ..., device_index: _Optional[int] = ..., experiment_sha256: _Optional[str] = ..., num_examples: _Optional[int] = ..., process_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., has_lost_state: _Optional[bool] = ..., kernel: _Optional[str] = ..., num_held_out: _Optional[int] = ..., software: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class EnrollResponse(_message.Message):
     __slots__ = ("run_id", "is_late", "is_known")
@@ -65,14 +74,23 @@ class FetchAssignmentResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., is_assigned: _Optional[bool] = ..., home_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., lps_address: _Optional[str] = ...) -> None: ...
 
 class RegisterLpsRequest(_message.Message):
-    __slots__ = ("lps_id", "address", "experiment_sha256")
+    __slots__ = ("lps_id", "address", "experiment_sha256", "software")
+    class SoftwareEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_SHA256_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     lps_id: str
     address: str
     experiment_sha256: str
-    def __init__(self, lps_id: _Optional[str] = ..., address: _Optional[str] = ..., experiment_sha256: _Optional[str] = ...) -> None: ...
+    software: _containers.ScalarMap[str, str]
+    def __init__(self, lps_id: _Optional[str] = ..., address: _Optional[str] = ..., experiment_sha256: _Optional[str] = ..., software: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RegisterLpsResponse(_message.Message):
     __slots__ = ("run_id", "is_grouped")

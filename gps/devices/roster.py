@@ -164,6 +164,7 @@ class Roster:
                 f"another process runs {device.device_id} already; give this process an index of its own"
             )
         device.process_id = request.process_id
+        self._journal.made_with.note("device", device.device_id, request.software)
         self._note_pod(device, request.pod_name)
         return device
 

@@ -71,6 +71,7 @@ class Serving:
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
         self._journal.hosting.register(request.lps_id, request.address)
+        self._journal.made_with.note("lps", request.lps_id, request.software)
         self.presence.register(request.lps_id)
 
     def is_known(self, lps_id: str) -> bool:

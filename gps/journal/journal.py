@@ -7,6 +7,7 @@ from gps.journal.answers import AnswerTable
 from gps.journal.devices import DeviceTable
 from gps.journal.hosting import HostingTable
 from gps.journal.journal_file import JournalFile
+from gps.journal.made_with import MadeWithTable
 from gps.journal.plans import PlanTable
 from gps.journal.round_tables import RoundTable
 
@@ -25,6 +26,7 @@ class Journal(JournalFile):
         self.hosting = HostingTable(self, self.plans)
         self.rounds = RoundTable(self)
         self.clock = ClockTable(self)
+        self.made_with = MadeWithTable(self)
 
     def begin_phase(self, phase: str) -> None:
         """Note when a phase begins. A second note of the same phase changes nothing."""

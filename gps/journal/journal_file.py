@@ -42,6 +42,8 @@ TABLES: Mapping[str, str] = {
     "handovers": "home_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
     "refusals": "home_id TEXT NOT NULL, lps_id TEXT NOT NULL, reason TEXT NOT NULL",
     "reports": "home_id TEXT PRIMARY KEY, report BLOB NOT NULL",
+    "commands": "command TEXT NOT NULL",
+    "software": "tier TEXT NOT NULL, name TEXT NOT NULL, software TEXT NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
 UNIQUE = {
@@ -49,6 +51,8 @@ UNIQUE = {
     "bundles": "global_round, home_id",
     "exclusions": "device_id, stage, reason",
     "lps_rounds": "home_id, lps_round",
+    "commands": "command",
+    "software": "tier, name, software",
 }
 
 # Errors of SQLite with another cause than damage, and what to do

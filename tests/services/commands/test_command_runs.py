@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from emulator.results.read_record import RunRecord
 from tests.support.programs import LINKS, Counts, Program, events, total_bytes
@@ -77,6 +79,19 @@ def test_the_last_status_and_the_record_say_the_same_bytes(finished: FinishedRun
     assert last["event"] == "status"
     assert summary["event"] == "summary"
     assert last["bytes"] == summary["summary"]["bytes"]
+
+
+def test_the_record_says_which_command_and_which_versions_made_it(finished: FinishedRun) -> None:
+    made = summary_of(finished.folder)["made_by"]
+    (command,) = made["commands"]
+    assert command.startswith("fedstrata run ")
+    assert made["started"] <= made["ended"]
+    counts = {tier: [each["count"] for each in found] for tier, found in made["software"].items()}
+    assert counts == {"gps": [1], "lps": [2], "device": [5]}
+    versions = {tier: found[0]["versions"] for tier, found in made["software"].items()}
+    assert versions["device"]["torch"] == torch.__version__
+    assert "torch" not in versions["gps"]
+    assert {found["numpy"] for found in versions.values()} == {np.__version__}
 
 
 def test_devices_of_two_processes_and_of_one_give_the_same_clusters_relevance_and_models(

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,24 @@ def result() -> RunResult:
         relevance=np.full((5, 5), 0.5) + 0.5 * np.eye(5),
         relevance_ids=IDS,
     )
+
+
+def test_a_record_says_what_made_it(tmp_path: Path, result: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop = {"torch": "2.5.1", "python": "3.12.1", "fedstrata": "0.3.0", "platform": "Linux", "processor": "Abacus"}
+    devices = {"device": [(4, laptop), (1, {"fedstrata": "0.2.0"})]}
+    began = datetime(2026, 11, 29, 8, 30, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(record_writer, "wall_time", lambda: began + 75)
+    written(tmp_path, replace(result, began=began, commands=("fedstrata run a.yaml",), software=devices))
+    made = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["made_by"]
+    assert (made["started"], made["ended"]) == ("2026-11-29T08:30:00Z", "2026-11-29T08:31:15Z")
+    assert made["commands"] == ["fedstrata run a.yaml"]
+    assert made["software"]["device"] == [
+        {"count": 4, "versions": {"fedstrata": "0.3.0", "python": "3.12.1", "torch": "2.5.1"}, "platform": "Linux",
+         "processor": "Abacus"},
+        {"count": 1, "versions": {"fedstrata": "0.2.0"}, "platform": "", "processor": ""},
+    ]  # fmt: skip
+    (gps,) = made["software"]["gps"]
+    assert gps["versions"]["numpy"] == np.__version__
 
 
 def test_accuracy_is_hits_over_examples_of_a_clusters_devices(result: RunResult) -> None:

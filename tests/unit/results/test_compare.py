@@ -266,6 +266,22 @@ def test_runs_by_different_openblas_kernels_are_said_to_be_so(tmp_path: Path) ->
     assert "SkylakeX: here-0, here-1; Haswell, SkylakeX: there" in said
 
 
+def made_by(torch: str, commit: str) -> dict[str, Any]:
+    device = {"count": 5, "versions": {"fedstrata": "0.3.0", "torch": torch}, "platform": "Linux", "processor": "A"}
+    times = {"started": "2026-01-01T00:00:00Z", "ended": f"2026-01-01T00:00:0{len(torch)}Z"}
+    return {"commands": [f"fedstrata run {commit}"], "commit": commit, "software": {"device": [device]}, **times}
+
+
+def test_versions_that_differ_are_named_and_times_and_commands_are_not(tmp_path: Path) -> None:
+    made = {"new": made_by("2.10.0", "abc"), "old": made_by("2.5.1", "abc"), "newer": made_by("2.10.0", "def")}
+    folders = [write_record(tmp_path / name, made_by=value) for name, value in made.items()]
+    said = rendered(compare(folders))
+    assert "device torch differs. 2.10.0: new, newer; 2.5.1: old\n" in said
+    assert "commit differs. abc: new, old; def: newer\n" in said
+    assert said.count("differs.") == 2
+    assert "differs." not in rendered(compare([*folders, write_record(tmp_path / "0.2.0")]))
+
+
 def test_runs_with_equal_weights_are_named(tmp_path: Path) -> None:
     one, other = {"lps-0": "12" * 32, "lps-1": "34" * 32}, {"lps-0": "12" * 32, "lps-1": "56" * 32}
     turned = {"cluster-0": "34" * 32, "cluster-1": "12" * 32}  # clusters may be called and ordered in another way

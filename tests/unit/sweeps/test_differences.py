@@ -19,6 +19,7 @@ from emulator.sweeps.file import load_sweep
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep_folder import SWEEP, records_of
 from emulator.sweeps.sweep_page import write_results
+from fedstrata.errors import IncomparableError
 from tests.support.record_files import ROUNDS, relevance_rows, write_models, write_record
 from tests.support.tiny_sweeps import BASE, write_run
 
@@ -150,6 +151,33 @@ def test_an_empty_column_that_an_earlier_release_lacked_is_no_difference(tmp_pat
     assert list(differences(load_record(tmp_path / "theirs"), load_record(tmp_path / "ours"))) == []
 
 
+def made_with(torch: str) -> dict[str, Any]:
+    versions = {"fedstrata": "0.3.0", "torch": torch}
+    device = {"count": 5, "versions": versions, "platform": "Linux", "processor": "Abacus"}
+    times = {"started": "2026-01-01T00:00:00Z", "ended": f"2026-01-01T00:00:0{len(torch)}Z"}
+    return {"commands": [], "commit": None, "software": {"device": [device]}, **times}
+
+
+def with_software(tmp_path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    folders = [write_record(tmp_path / "theirs", **theirs), write_record(tmp_path / "ours", **ours)]
+    return list(differences(*map(load_record, folders)))
+
+
+def test_other_software_is_no_difference_and_is_named_beside_one(tmp_path: Path) -> None:
+    ours, theirs = ({"made_by": made_with(torch), "kernels": {"SkylakeX-1": 5}} for torch in ("2.5.1", "2.10.0"))
+    assert with_software(tmp_path / "equal", theirs, ours) == []
+    assert with_software(tmp_path / "other", {**theirs, "newcomers": ["device-001"]}, ours) == [
+        "newcomers is ['device-001'], but [] in the replay",
+        "device torch was 2.10.0 for the record and 2.5.1 for the replay",
+    ]
+
+
+def test_records_of_other_kernels_cannot_be_compared_and_the_software_that_differs_is_named(tmp_path: Path) -> None:
+    ours, theirs = ({"made_by": made_with(torch), "kernels": {f"SkylakeX-{torch}": 5}} for torch in ("2.5.1", "2.6.0"))
+    with pytest.raises(IncomparableError, match=r"device torch was 2\.6\.0 for the record and 2\.5\.1 for the replay"):
+        with_software(tmp_path, theirs, ours)
+
+
 def test_a_changed_number_of_kernels_is_named(tmp_path: Path) -> None:
     assert found(tmp_path, kernels={"SkylakeX-1": 4}) == ["kernels.SkylakeX-1 is 4, but 5 in the replay"]
 
@@ -247,22 +275,35 @@ def test_an_unchanged_bundle_is_confirmed(bundle: Path, capsys: pytest.CaptureFi
         (with_key("best_accuracy", 0.99), "'best_accuracy' of summary.json is unknown, there twice"),
         (with_key("training_bytes", {"up": 1, "down": 1}), "training_bytes of summary.json are not the sums of rounds"),
         (twice("accuracy", {"lps-0": 0.99, "mean": 0.99}), "'accuracy' of summary.json is unknown, there twice"),
-        (best_of_two, "rounds.csv has the column 'accuracy' twice; remove one"),
         (lambda run: (run.parent / "old-5").mkdir(), "runs/base/old-5 is not a run of sweep.yaml"),
         (lambda run: (run.parents[1] / "bad" / "seed-3").mkdir(parents=True), "runs/bad is not a run of sweep.yaml"),
         (with_key("experiment_sha256", "ab"), "experiment_sha256 of summary.json is ab"),
         (lambda run: shutil.rmtree(run / "models"), "models/lps-0.safetensors is missing"),
         (lambda run: (run / "models" / "lps-1.safetensors").touch(), "lps-1.safetensors is not in model_sha256"),
         (lambda run: (run / "report.html").write_text("99.9 %"), "report.html is not the page of this record"),
+        (lambda run: shutil.copytree(run, run.with_name("seed-5")), "runs/base/seed-5 is not a run of sweep.yaml"),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_contradicts_itself_is_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object], said: str
+) -> None:
+    change(bundle / "runs" / "base" / "seed-3")
+    code, told = verified(bundle, capsys)
+    assert (code, said in told) == (8, True), told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (best_of_two, "rounds.csv has the column 'accuracy' twice; remove one"),
         (lambda run: (run / "summary.json").write_text("{"), "summary.json is not JSON"),
         (lambda run: (run / "rounds.csv").unlink(), "rounds.csv is missing"),
-        (lambda run: shutil.copytree(run, run.with_name("seed-5")), "runs/base/seed-5 is not a run of sweep.yaml"),
         (moved_away("models"), "models is a link, a pipe or a device"),
         (moved_away("summary.json"), "summary.json is a link"),
         (lambda run: os.mkfifo(run / "waits.csv"), "waits.csv is a link, a pipe or a device"),
     ],
 )  # fmt: skip
-def test_a_bundle_that_contradicts_itself_is_refused(
+def test_a_bundle_with_a_damaged_record_cannot_be_read(
     bundle: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object], said: str
 ) -> None:
     change(bundle / "runs" / "base" / "seed-3")
@@ -310,4 +351,4 @@ def test_bytes_are_the_sum_of_their_kinds(bundle: Path, capsys: pytest.CaptureFi
     with_key("bytes_by_kind", BYTES)(run)
     with_key("bytes", {"device-lps": {"up": 900, "down": 70}})(run)
     code, told = verified(agreeing(bundle), capsys)
-    assert (code, "bytes of device-lps in summary.json are not the sums of bytes_by_kind" in told) == (3, True), told
+    assert (code, "bytes of device-lps in summary.json are not the sums of bytes_by_kind" in told) == (8, True), told

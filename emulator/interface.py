@@ -208,13 +208,22 @@ class Record:
 
     @cached_property
     def devices(self) -> Table:
-        """One row per device that is in a cluster. The columns are `device`, `cluster` and `task`, the true task.
-        `task` is empty if the partition has no tasks.
+        """One row per device that is in a cluster. The columns are `device`, `cluster`, `task` (the true task) and the
+        metrics, such as `accuracy`, of the model that the device uses, on its held-out examples. `task` is empty if the
+        partition has no tasks. A metric is NaN if the device did not measure it.
         """
-        tasks = self._record.summary.device_tasks or {}
-        found = sorted(self._record.summary.cluster_of_device.items())
-        rows = [{"device": device, "cluster": cluster, "task": tasks.get(device)} for device, cluster in found]
-        return table_of(rows, {"device": str, "cluster": str, "task": str})
+        summary = self._record.summary
+        tasks, found = summary.device_tasks or {}, sorted(summary.cluster_of_device.items())
+        rows = [
+            {
+                "device": device,
+                "cluster": cluster,
+                "task": tasks.get(device),
+                **{metric.name: summary.measured[metric.name].devices.get(device) for metric in summary.metrics},
+            }
+            for device, cluster in found
+        ]
+        return table_of(rows, {"device": str, "cluster": str, "task": str, **dict.fromkeys(self.metrics, float)})
 
     @cached_property
     def bytes(self) -> Table:

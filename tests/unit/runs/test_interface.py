@@ -77,6 +77,14 @@ def test_clusters_devices_and_bytes(record: fedstrata.Record) -> None:
     assert record.bytes["up"].tolist() == [1500, 1000, 400]
 
 
+def test_each_device_has_the_accuracy_that_it_measured_itself(tmp_path: Path) -> None:
+    accuracy = {"device-001": 0.25, "device-000": 0.75, "device-003": None}
+    devices = fedstrata.load(write_record(tmp_path / "run", device_accuracy=accuracy)).devices
+    assert list(devices) == ["device", "cluster", "task", "accuracy"]
+    assert devices["accuracy"][:2].tolist() == [0.75, 0.25]
+    assert np.isnan(devices["accuracy"][2:]).all()
+
+
 def test_a_summary_is_one_row(record: fedstrata.Record) -> None:
     row = record.summary.to_numpy()[0]
     assert (row["clusters"], row["accuracy"], row["seconds"], row["bytes"]) == (2, 0.86, 62.0, 9100)

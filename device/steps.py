@@ -1,11 +1,12 @@
 """A training in which the code of a method takes each local step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
 from device.evaluation import evaluate
+from device.last_layer import OutputsWithFeatures
 from device.optimisers import State, dense, flat, learning_rate
 from device.training import (
     Batch,
@@ -20,6 +21,8 @@ from device.training import (
 )
 from fedstrata.errors import PluginError
 from fedstrata.methods import Measurement, Trained
+from fedstrata.methods.work import Objective
+from fedstrata.tensors import Flat
 
 
 class LocalSteps:
@@ -56,14 +59,37 @@ class LocalSteps:
         """
         return batches(self._job if number is None else replace(self._job, number=number))
 
-    def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return the gradient of a batch's mean loss at these weights, shape (trainable.size,)."""
+    def gradient(self, weights: torch.Tensor, batch: Batch, objective: Objective | None = None) -> torch.Tensor:
+        """Return the gradient of a batch's mean loss at these weights, shape (trainable.size,). If the method has an
+        objective, return the gradient of the objective.
+        """
         leaves = [part.requires_grad_() for part in self._split(weights)]
         tensors = {**self._tensors, **dict(zip(self._trainable.names, leaves, strict=True))}
-        loss = mean_loss(self._job, self._outputs, tensors, batch)
-        self.losses.add(loss, len(batch[-1]))
+        if objective is None:
+            loss = mean_loss(self._job, self._outputs, tensors, batch)
+            self.losses.add(loss, len(batch[-1]))
+        else:
+            outputs = OutputsWithFeatures(self._job.model, self._outputs)
+            mean = mean_loss(self._job, outputs, tensors, batch)
+            self.losses.add(mean, len(batch[-1]))
+            loss = objective(mean, outputs.last_pass(batch[-1]))
         gradients = gradients_of(loss, leaves)
         return torch.cat([dense(part).reshape(-1) for part in gradients])
+
+    def features(self, weights: Flat) -> Callable[[Batch], torch.Tensor]:
+        """Return a function of a batch. It returns the features of the batch with these weights, computed as for a
+        measurement.
+        """
+        model, tensors = self._job.model, self._job.model.tensors(weights)
+        outputs = OutputsWithFeatures(model, model.outputs)
+
+        @torch.no_grad()
+        def features(batch: Batch) -> torch.Tensor:
+            inputs, more, _ = batch
+            outputs(tensors, inputs, **more)
+            return outputs.features
+
+        return features
 
     def move(self, gradient: torch.Tensor) -> None:
         """Change the weights by one step of the experiment's optimiser, with this gradient."""

@@ -36,7 +36,7 @@ from pydantic import NonNegativeFloat
 from fedstrata.errors import PluginError
 from fedstrata.experiment.privacy import PrivacySettings
 from fedstrata.experiment.sections import AnyServerOptimiser, MethodSettings, TrainingSettings
-from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Steps, Trained, Work
+from fedstrata.methods.work import Array, Arrays, ForwardPass, Measurement, Outcome, Pull, Steps, Trained, Work
 from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors.layout import Flat, Layout
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from fedstrata.models import Model
 
 __all__ = [
-    "Answers", "Array", "Arrays", "Candidate", "Channel", "Facts", "Measurement", "Method", "MethodSettings", "Moment",
-    "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Steps", "Trained", "Work", "all_layers",
-    "head_of", "shared_and_rest",
+    "Answers", "Array", "Arrays", "Candidate", "Channel", "Facts", "ForwardPass", "Measurement", "Method",
+    "MethodSettings", "Moment", "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Steps",
+    "Trained", "Work", "all_layers", "head_of", "shared_and_rest",
 ]  # fmt: skip
 
 Matrix = NDArray[np.float64]

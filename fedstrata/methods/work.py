@@ -105,6 +105,21 @@ class Pull:
         return gradient.add_(weights, alpha=self.mu).add_(to, alpha=-self.mu)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ForwardPass:
+    """Hold what a model computes for a batch, as torch tensors."""
+
+    features: "torch.Tensor"
+    """Inputs of the model's last layer, shape (n, width)."""
+    outputs: "torch.Tensor"
+    """Outputs of the model, shape (n, num_classes)."""
+    targets: "torch.Tensor"
+    """Targets of the batch, shape (n,)."""
+
+
+Objective = Callable[["torch.Tensor", ForwardPass], "torch.Tensor"]  # (mean loss, forward pass) → scalar
+
+
 class Steps(Protocol):
     """Give a method control over each local step of a training. The method calls these functions inside a function that
     it passes to `Work.compute`.
@@ -125,9 +140,18 @@ class Steps(Protocol):
         further inputs by name, and the tensor of targets. With another `number`, other batches are drawn.
         """
 
-    def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
+    def gradient(self, weights: "torch.Tensor", batch: Any, objective: Objective | None = None) -> "torch.Tensor":
         """Return the gradient of a batch's mean loss at these weights. Each call counts the batch's examples as
         trained, so a clock adds computing time for them.
+
+        With `objective`, return the gradient of `objective(loss, forward_pass)` instead of the gradient of the mean
+        loss. The model's last layer must be a dense layer.
+        """
+
+    def features(self, weights: Flat) -> Callable[[Any], "torch.Tensor"]:
+        """Return a function of a batch that returns features: the inputs of the last layer of the complete model
+        `weights`, shape (n, width). Features have no gradient, and are computed without dropout. A clock adds no time
+        for them.
         """
 
     def move(self, gradient: "torch.Tensor") -> None:

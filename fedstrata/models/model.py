@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Outputs = Callable[..., torch.Tensor]  # called with weights by name, inputs, and further inputs by keyword
     DroppingOutputs = Callable[..., torch.Tensor]
 
+MATRIX_AXES = 2
 PIECE_ELEMENTS = 1 << 18
 INITIAL_WEIGHTS = 0x696E6974  # "init": second number of these draws' addresses; in a device's draws it is the index
 
@@ -125,6 +126,18 @@ class Model:
     def trainable(self) -> Layout:
         """Layout of the tensors with a gradient, which come first in the model's layout."""
         return Layout(self.layout.tensors[: len(self.layout.tensors) - len(self.statistics)])
+
+    @property
+    def last_layer(self) -> tuple[str, ...]:
+        """Names of the tensors of the last layer that trains, such as its weight and its bias."""
+        last = self.trainable.names[-1].rpartition(".")[0]
+        return tuple(name for name in self.trainable.names if name.rpartition(".")[0] == last)
+
+    @property
+    def last_weight(self) -> str:
+        """Name of the weight of the last layer. It is empty if the last layer is not a dense layer."""
+        shapes = {tensor.name: tensor.shape for tensor in self.trainable.tensors}
+        return next((name for name in self.last_layer if len(shapes[name]) == MATRIX_AXES), "")
 
     @classmethod
     def of_layers(

@@ -33,7 +33,8 @@ MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
         [
             methods.Method, methods.MethodSettings, methods.Facts, methods.Reach, methods.Channel, methods.all_layers,
             methods.shared_and_rest, methods.Moment, methods.Question, methods.Candidate, methods.Answers, methods.Plan,
-            methods.Work, methods.Steps, methods.Trained, methods.Outcome, methods.Measurement, methods.Pull,
+            methods.Work, methods.Steps, methods.ForwardPass, methods.Trained, methods.Outcome, methods.Measurement,
+            methods.Pull,
         ],
     ),
     "fedstrata.attacks": ("Attacks of own code.", [Attack]),

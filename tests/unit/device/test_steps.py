@@ -10,8 +10,8 @@ import torch
 from device.steps import LocalSteps
 from device.training import TrainingJob, limit_threads, train
 from fedstrata.errors import PluginError
-from fedstrata.methods import Steps, Trained
-from fedstrata.models import from_module
+from fedstrata.methods import ForwardPass, Steps, Trained
+from fedstrata.models import Layer, Model, from_module
 from tests.support.device_work import Devices
 from tests.support.normed import Normed
 from tests.support.tiers import small
@@ -112,3 +112,78 @@ async def test_a_model_that_is_adapted_only_to_be_measured_takes_no_time_and_lea
     assert measured.measured is not None and plain.measured is None
     assert works[0].trained_examples == works[1].trained_examples > 0
     assert list(works[0].optimisers) == list(works[1].optimisers) == [0]
+
+
+def by_objective(steps: Steps, objective: Any) -> Trained:
+    """Descent along the gradients of an objective."""
+    for batch in steps.batches():
+        steps.move(steps.gradient(steps.weights, batch, objective))
+    return steps.trained()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "dropout_cnn", "resnet18"])
+def test_an_objective_that_is_the_loss_changes_no_bit(name: str) -> None:
+    local = job(name, count=20)
+    assert by_objective(LocalSteps(local), lambda loss, _: loss).weights.tobytes() == train(local).weights.tobytes()
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "convnet", "dropout_cnn", "resnet18", "own"])
+def test_features_are_what_the_last_layer_turns_into_outputs(model: str) -> None:
+    local = job("mlp" if model == "own" else model, count=20)
+    if model == "own":
+        own = from_module(Normed, shared=["first", "norm"])
+        local = replace(local, model=own, start=own.initial(3))
+    steps, passes = LocalSteps(local), list[ForwardPass]()
+    batch = next(steps.batches())
+
+    def kept(loss: torch.Tensor, found: ForwardPass) -> torch.Tensor:
+        passes.append(found)
+        return loss
+
+    steps.gradient(steps.weights, batch, kept)
+    views, (weight, bias) = local.model.layout.views(local.start), local.model.last_layer
+    last = [torch.tensor(views[name]) for name in (weight, bias)]
+    assert torch.allclose(torch.nn.functional.linear(passes[0].features, *last), passes[0].outputs)
+    assert passes[0].features.requires_grad
+    assert torch.equal(passes[0].targets, batch[-1])
+
+    features = steps.features(local.start)(batch)
+    tensors = local.model.tensors(local.start)
+    assert torch.allclose(torch.nn.functional.linear(features, *last), local.model.outputs(tensors, batch[0]))
+    assert not features.requires_grad
+
+
+def test_an_objective_may_be_any_function_of_loss_features_and_outputs() -> None:
+    local = job(count=16)
+    steps = LocalSteps(local)
+    batch = next(steps.batches())
+
+    def objective(loss: torch.Tensor, found: ForwardPass) -> torch.Tensor:
+        return 3 * loss + found.features.sum() + (found.outputs**2).sum()
+
+    leaf = steps.weights.requires_grad_()
+    first, bias, last, end = torch.split(leaf, [32 * 64, 32, 10 * 32, 10])
+    hidden = torch.nn.functional.linear(batch[0].flatten(1), first.view(32, 64), bias).relu()
+    outputs = torch.nn.functional.linear(hidden, last.view(10, 32), end)
+    loss = torch.nn.functional.cross_entropy(outputs, batch[-1])
+    (3 * loss + hidden.sum() + (outputs**2).sum()).backward()
+    assert leaf.grad is not None
+    assert torch.allclose(steps.gradient(steps.weights, batch, objective), leaf.grad, rtol=1e-5, atol=1e-5)
+    assert (steps.losses.examples, steps.losses.mean()) == (16, pytest.approx(loss.item()))  # of the task alone
+
+
+def test_a_model_whose_last_layer_is_not_one_call_of_linear_has_no_features() -> None:
+    def by_product(weights: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.flatten(1) @ weights["only.weight"].T
+
+    layers = [Layer(name="only", shape=(10, 64), has_bias=False)]
+    product = Model.of_layers(layers, shared=[], outputs=by_product)
+    local = replace(job(), model=product, start=product.initial(0))
+    with pytest.raises(PluginError, match=r"uses only.weight in 0 calls of torch.nn.functional.linear; .* use the wei"):
+        by_objective(LocalSteps(local), lambda loss, _: loss)
+
+    layers = [Layer(name="only", shape=(10, 1, 8, 8), has_bias=False)]
+    convolution = Model.of_layers(layers, shared=[], outputs=by_product)
+    assert convolution.last_weight == ""
+    with pytest.raises(PluginError, match=r"the last layer of the model is not dense: it has only\.weight"):
+        LocalSteps(replace(job(), model=convolution, start=convolution.initial(0))).features(convolution.initial(0))

@@ -17,12 +17,14 @@ class OutputsWithFeatures:
     if the model's last layer is not dense.
     """
 
+    features: torch.Tensor
+    outputs: torch.Tensor
+
     def __init__(self, model: Model, outputs: Callable[..., torch.Tensor]) -> None:
         if not model.last_weight:
             raise PluginError(f"the last layer of the model is not dense: it has {', '.join(model.last_layer)}")
         self._last = model.last_weight
         self._computed = outputs
-        self.outputs = self.features = torch.empty(0)
 
     def __call__(self, weights: Mapping[str, torch.Tensor], inputs: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
         """Return the outputs.

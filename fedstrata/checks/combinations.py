@@ -216,6 +216,10 @@ FEATURES: Mapping[str, Feature] = {
     "no body and head": Feature(
         said=_no_body_and_head, without="list some of the layers that train, but not all, in model.shared"
     ),
+    "no dense last layer": Feature(
+        said=lambda experiment, method: _if(not method.facts.model.last_weight, f"model {experiment.model.name}"),
+        without="choose a model with a dense last layer",
+    ),
     "no topology": _lack_of("topology", lambda experiment: experiment.topology),
     "no secure_aggregation": _lack_of("secure_aggregation", lambda experiment: experiment.secure_aggregation),
     # what the method does

@@ -22,6 +22,7 @@ REGISTRY: Mapping[str, str] = {
     "fedavg": "fedstrata.methods.fed_avg:FedAvg",
     "local": "fedstrata.methods.local:Local",
     "fedprox": "fedstrata.methods.fed_prox:FedProx",
+    "moon": "fedstrata.methods.moon:Moon",
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "fedrep": "fedstrata.methods.fed_rep:FedRep",

@@ -34,6 +34,7 @@ UPDATES = "privacy={noise: research, updates: {epsilon: 8, clip: 1}}"
 PROFILES = "privacy={noise: research, profiles: {epsilon: 8, clip: 4, min_examples: 10}}"
 SUM = "privacy={noise: research, updates: {epsilon: 8, clip: 1, covers: sum}}"
 NORMED = "model={name: 'tests.support.normed:Normed'}"
+CONVOLUTION = "model={name: 'tests.support.convolution:Only'}"
 RULE, GPS_RULE = (f"aggregation.{tier}={{name: 'tests.support.medians:Median'}}" for tier in ("lps", "gps"))
 FLIP, COLLUDE = (f"attacks=[{{name: {name}, devices: [0]}}]" for name in ("sign_flip", "alie"))
 IFCA = "method={name: ifca, clusters: 2}"
@@ -216,6 +217,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
         for name in ("fedrep", "fedbabu", "lg_fedavg")
     },
     ("fedbn", "no normalisation"): ([], "model mlp"),
+    **{(name, "no dense last layer"): ([CONVOLUTION], "model tests.support.convolution:Only") for name in ("moon",)},
     ("local", "privacy.updates"): ([UPDATES], "privacy.updates"),
     ("scores", "training.gps_optimiser"): (["training.gps_optimiser={name: adam}"], "training.gps_optimiser adam"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from device.last_layer import OutputsWithFeatures
 from fedstrata.datasets import Examples
 from fedstrata.models import Model
 from fedstrata.tasks import Task
@@ -50,6 +51,19 @@ def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Eva
         loss_sum += float(read(task.loss(given, targets).sum(dtype=torch.float64)))
         sums += task.measure_with(run, given, targets, batch)
     return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
+
+
+@torch.no_grad()
+def features(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the inputs of a model's last layer, shape (n, width), for inputs of shape (n, *input_shape). The function
+    changes nothing and draws no random numbers.
+    """
+    noted = OutputsWithFeatures(model, model.outputs)
+    tensors, parts = model.tensors(weights), []
+    for start in range(0, len(inputs), BATCH_EXAMPLES):
+        noted(tensors, model.processor.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        parts.append(noted.features)
+    return read(torch.cat(parts))
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from device.channels import Channels
 from device.compute_thread import ComputeThread
-from device.evaluation import EvaluationJob, outputs
+from device.evaluation import EvaluationJob, features, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.steps import LocalSteps, trained_of
 from device.training import TrainingJob
@@ -323,6 +323,10 @@ class DeviceWork:
         (n, num_classes).
         """
         return await self._host.compute_thread.compute(lambda: outputs(self.model, weights, inputs))
+
+    async def features(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the inputs of the model's last layer for these inputs, with these weights, shape (n, width)."""
+        return await self._host.compute_thread.compute(lambda: features(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Run a computation, and return its result. The devices of a process compute one after another, as

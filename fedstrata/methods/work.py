@@ -244,6 +244,11 @@ class Work(Protocol):
         *input_shape).
         """
 
+    async def features(self, weights: Flat, inputs: Array) -> Array:
+        """Return the inputs of the model's last layer with these weights, float32 of shape (n, width). Inputs have
+        shape (n, *input_shape). The last layer must be a dense layer.
+        """
+
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Call `arithmetic` and return its result. All devices of a process compute on the same thread, one after
         another.

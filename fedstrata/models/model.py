@@ -139,6 +139,11 @@ class Model:
         shapes = {tensor.name: tensor.shape for tensor in self.trainable.tensors}
         return next((name for name in self.last_layer if len(shapes[name]) == MATRIX_AXES), "")
 
+    @property
+    def last_width(self) -> int:
+        """Number of inputs of the last layer, if this layer is dense. Otherwise 0."""
+        return next((tensor.shape[1] for tensor in self.trainable.tensors if tensor.name == self.last_weight), 0)
+
     @classmethod
     def of_layers(
         cls,

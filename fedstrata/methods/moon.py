@@ -62,7 +62,7 @@ class Moon(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse a model whose last layer is not dense."""
+        """Refuse a model without a dense last layer."""
         return {"no dense last layer": "the method compares the inputs of the last layer"}
 
     async def local(self, work: Work) -> Outcome:

@@ -23,6 +23,8 @@ REGISTRY: Mapping[str, str] = {
     "local": "fedstrata.methods.local:Local",
     "fedprox": "fedstrata.methods.fed_prox:FedProx",
     "moon": "fedstrata.methods.moon:Moon",
+    "fedrod": "fedstrata.methods.fed_rod:FedRod",
+    "fedproto": "fedstrata.methods.fed_proto:FedProto",
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "fedrep": "fedstrata.methods.fed_rep:FedRep",

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy, linear
 
+from fedstrata.datasets import load_dataset
+from fedstrata.partitions import device_data
 from tests.services.methods.test_absent_devices import (
     BATCH,
     DEVICES,
@@ -21,7 +23,9 @@ from tests.services.methods.test_absent_devices import (
     final,
     initial,
     mean,
+    plain,
 )
+from tests.support.records import summary_of
 
 CASES = [Case(0, 1, 3), Case(2, 1, 2), Case(2, 2, 2), Case(0, 1, None)]
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -50,9 +54,9 @@ def trained(start: Vector, device: int, lps_round: int, loss: Loss) -> Vector:
     return weights
 
 
-def averaged(case: Case, local: Callable[[Vector, int, int], Vector]) -> Vector:
-    """The final weights if servers average what devices return: the GPS, or each LPS if it has several LPS rounds."""
-    x = initial()
+def averaged(case: Case, local: Callable[[Vector, int, int], Vector], begun: Vector | None = None) -> Vector:
+    """The final values if servers average what devices return: the GPS, or each LPS if it has several LPS rounds."""
+    x = initial() if begun is None else begun
     homes = case.servers if case.lps_rounds > 1 else [[*range(DEVICES)]]
     for first in range(0, GLOBAL_ROUNDS * case.lps_rounds, case.lps_rounds):
         parts, counts = [], []
@@ -85,8 +89,86 @@ def test_moon_contrasts_features_with_those_of_the_received_and_of_the_last_mode
         return last[device]
 
     expected = averaged(case, local)
-    plain = averaged(
-        case, lambda x, device, number: trained(x, device, number, lambda w, i, t: cross_entropy(logits(w, i), t))
-    )
-    assert (expected - plain).abs().max() > 1e-3
+    plain_one = averaged(case, lambda x, device, number: trained(x, device, number, of_outputs))
+    assert (expected - plain_one).abs().max() > 1e-3
     assert_is(final(case, f"{{name: moon, mu: {mu}, temperature: {temperature}}}", tmp_path / "run"), expected)
+
+
+def of_outputs(weights: Vector, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(logits(weights, inputs), labels)
+
+
+def run(case: Case, method: str, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """The final tensors of the servers, and the accuracy of the model that each device uses."""
+    found = final(case, method, folder)
+    (summary,) = folder.rglob("summary.json")
+    return found, summary_of(summary.parent)["device_accuracy"]
+
+
+def assert_accuracies(found: dict[str, float], models: Callable[[int], Vector]) -> None:
+    expected = {}
+    for device in range(DEVICES):
+        held_out = device_data(plain(), load_dataset(plain().data, 0), device).test
+        said = logits(models(device), torch.tensor(held_out.inputs).flatten(1)).argmax(1).numpy()
+        expected[f"device-{device:03d}"] = float((said == held_out.labels).mean())
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert len(set(expected.values())) > 2
+
+
+@each_case
+def test_fedrod_balances_the_generic_loss_and_trains_a_second_head_on_fixed_features(
+    case: Case, tmp_path: Path
+) -> None:
+    heads = [torch.zeros(90) for _ in range(DEVICES)]
+
+    def local(received: Vector, device: int, number: int) -> Vector:
+        counts = torch.bincount(data_of(device)[1], minlength=10).double()
+
+        def loss(weights: Vector, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            said = logits(weights, inputs)
+            head = heads[device].clone().requires_grad_()
+            own = linear(features(weights, inputs).detach(), head[:80].view(10, 8), head[80:])
+            (gradient,) = torch.autograd.grad(cross_entropy(said.detach() + own, labels), head)
+            heads[device] = heads[device] - RATE * gradient
+            odds = counts * said.double().exp()
+            return -(odds[torch.arange(len(labels)), labels] / odds.sum(1)).log().mean()
+
+        return trained(received, device, number, loss)
+
+    expected = averaged(case, local)
+    plain_one = averaged(case, lambda x, device, number: trained(x, device, number, of_outputs))
+    assert (expected - plain_one).abs().max() > 1e-3
+    found, accuracy = run(case, "fedrod", tmp_path / "run")
+    assert_is(found, expected)
+    nothing = torch.zeros(8 * 64 + 8)
+    assert_accuracies(accuracy, lambda device: expected + torch.cat([nothing, heads[device]]))
+
+
+@each_case
+def test_fedproto_pulls_features_towards_the_mean_features_of_their_label(case: Case, tmp_path: Path) -> None:
+    """A server's values are Σ n_ij c_ij / Σ n_i for each label, then Σ n_ij / Σ n_i."""
+    strength, models = 2.0, [initial() for _ in range(DEVICES)]
+
+    def local(received: Vector, device: int, number: int) -> Vector:
+        sums, shares = received[:80].view(10, 8), received[80:]
+        prototypes = {label: sums[label] / shares[label] for label in range(10) if shares[label] > 1e-6}
+
+        def loss(weights: Vector, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            pulls = [
+                ((z - prototypes[int(label)]) ** 2).sum()
+                for z, label in zip(features(weights, inputs), labels, strict=True)
+                if int(label) in prototypes
+            ]
+            pull = torch.stack(pulls).sum() / (8 * len(labels)) if pulls else 0.0
+            return of_outputs(weights, inputs, labels) + strength * pull
+
+        models[device] = trained(models[device], device, number, loss)
+        inputs, labels = data_of(device)
+        z, mine = features(models[device], inputs), torch.nn.functional.one_hot(labels, 10).float()
+        return torch.cat([(mine.T @ z).flatten(), mine.sum(0)]) / len(labels)
+
+    expected = averaged(case, local, torch.zeros(90))
+    found, accuracy = run(case, f"{{name: fedproto, strength: {strength}}}", tmp_path / "run")
+    values = np.concatenate([found["prototypes"].ravel(), found["label_shares"]])
+    assert np.abs(values - expected.numpy()).max() < 1e-6
+    assert_accuracies(accuracy, lambda device: models[device])

@@ -201,7 +201,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     },
     **{
         (method, key): ([f"{key}={{name: adam}}"], f"{key} adam")
-        for method in (*VARIATES, *FED_OPT)
+        for method in (*VARIATES, *FED_OPT, "fedproto")
         for key in OPTIMISERS
     },
     **{(method, "averaged statistics"): ([NORMED], "model.buffers average") for method in FED_OPT},
@@ -211,13 +211,16 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
         (method, "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam")
         for method in ("scaffold", "fednova")
     },
-    ("fednova", "privacy.updates"): ([UPDATES], "privacy.updates"),
+    **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in ("fednova", "fedproto")},
     **{
         (name, "no body and head"): (["model.shared=[]"], "model.shared []")
         for name in ("fedrep", "fedbabu", "lg_fedavg")
     },
     ("fedbn", "no normalisation"): ([], "model mlp"),
-    **{(name, "no dense last layer"): ([CONVOLUTION], "model tests.support.convolution:Only") for name in ("moon",)},
+    **{
+        (name, "no dense last layer"): ([CONVOLUTION], "model tests.support.convolution:Only")
+        for name in ("moon", "fedrod", "fedproto")
+    },
     ("local", "privacy.updates"): ([UPDATES], "privacy.updates"),
     ("scores", "training.gps_optimiser"): (["training.gps_optimiser={name: adam}"], "training.gps_optimiser adam"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),

@@ -4,13 +4,9 @@
     python -m benchmarks.gpu --processor cpu --devices 2 --examples 32
 
 Prints a line of JSON for each question as soon as it is answered, so that a run that is stopped leaves its answers. It
-should take at most five minutes on one GPU. It has not yet run on a GPU: runs of Fedstrata compute on the CPU. Needs
-torch and NumPy only, besides Fedstrata.
+should take at most five minutes on one GPU. It has not yet run on a GPU. Needs torch and NumPy only, besides
+Fedstrata.
 """
-
-import os
-
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts; without it cuBLAS may vary
 
 import argparse
 import json
@@ -24,24 +20,19 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from device.kernels import kernels
 from device.stacked.training import Stacked
 from device.training import LocalResult, OneByOne, Trainer, TrainingJob, limit_threads
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import build_model
+from fedstrata.processors.cuda import Cuda
 from fedstrata.tasks import CLASSIFICATION
-from fedstrata.tensors.processor import Processor
+from fedstrata.tensors.processor import CPU, Processor
 
 INFO = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 BATCH, RATE, SEED = 32, 0.05, 1
 ROUNDS = 3  # measured; one more warms up
-
-
-def settle() -> None:
-    """Let torch compute the same bits each time, in full float32."""
-    limit_threads()
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def jobs_of(name: str, devices: int, examples: int, processor: Processor) -> list[TrainingJob]:
@@ -94,9 +85,8 @@ def plain(jobs: Sequence[TrainingJob], device: str) -> None:
         torch.stack(losses).sum().item()
 
 
-def answers(device: str, devices: int, examples: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield each question with the function that answers it."""
-    processor = Processor(device)
+def answers(processor: Processor, device: str, devices: int, examples: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield each question with the function that answers it. `device` is torch's name of the processor."""
 
     def runs(name: str, trainer: Trainer, count: int) -> list[str]:
         return sorted({digest(trainer.train(jobs_of(name, count, examples, processor))) for _ in range(3)})
@@ -124,17 +114,18 @@ def answers(device: str, devices: int, examples: int) -> Iterator[tuple[str, Cal
 def main() -> int:
     """Answer all questions. A question that fails is answered by its error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processor", default="cuda", help="one of torch's devices")
+    processors: dict[str, Processor] = {"cuda": Cuda(), "cpu": CPU}
+    parser.add_argument("--processor", default="cuda", choices=processors, help="processor to measure")
     parser.add_argument("--devices", type=int, default=10, help="devices with convolutions; ten times as many without")
     parser.add_argument("--examples", type=int, default=320, help="of a device")
     options = parser.parse_args()
-    if options.processor.startswith("cuda") and not torch.cuda.is_available():
-        build = torch.version.cuda or "none"
-        parser.error(f"torch {torch.__version__} (CUDA build: {build}) finds no GPU; use a machine that has one")
-    settle()
-    name = torch.cuda.get_device_name() if options.processor.startswith("cuda") else options.processor
-    print(json.dumps({"processor": name, "torch": torch.__version__, "cuda": torch.version.cuda}), flush=True)
-    for question, answer in answers(options.processor, options.devices, options.examples):
+    limit_threads()
+    processor = processors[options.processor]
+    if missing := processor.missing():
+        parser.error(missing)
+    processor.start()
+    print(json.dumps({"processor": kernels(processor), "torch": torch.__version__}), flush=True)
+    for question, answer in answers(processor, options.processor, options.devices, options.examples):
         try:
             found = answer()
         except (RuntimeError, NotImplementedError) as error:  # such as no deterministic kernel

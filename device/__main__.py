@@ -44,6 +44,7 @@ from fedstrata.process.process import (
     service_arguments,
     spare_what_is_loaded,
 )
+from fedstrata.processors import started
 from fedstrata.store.own_code import check_code
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
@@ -78,7 +79,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     dataset = load_dataset(experiment.data, experiment.seed)
     check_partition(experiment, dataset)  # before readiness: a device without its data is never ready
     method = make_method(experiment)
-    architectures = Architectures(experiment, method)
+    architectures = Architectures(experiment, method, started(experiment))
     task = make_task(experiment)
     try_all(experiment, architectures, dataset, task)  # own code should fail at the start
     metrics.links.questions = frozenset(question.name for question in method.questions())

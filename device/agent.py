@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from device.enrolment import GpsClient
+from device.kernels import kernels
 from device.lying import LyingRounds
 from device.rounds import DeviceRounds, Served
 from device.work import DeviceProcess, DeviceWork, answered
@@ -54,6 +55,7 @@ class DeviceAgent:
             clock=host.clock.to_gps(self.device_id),
             process_id=host.process_id,
             log=self._log,
+            kernel=kernels(host.architectures.processor),
         )
         await self._enroll(gps, data)
         backoff = Backoff()

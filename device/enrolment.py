@@ -4,7 +4,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from device.kernels import kernels
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import Experiment
@@ -25,12 +24,13 @@ class GpsClient:
 
     def __init__(
         self, gps: Any, experiment: Experiment, *, device_id: str, device_index: int, process_id: str, log: EventLog,
-        clock: ChildClock,
+        clock: ChildClock, kernel: str,
     ) -> None:  # fmt: skip
         self._gps = gps
         self._experiment = experiment
         self._who = {"run_id": experiment.run_id, "device_id": device_id, "process_id": process_id}
         self._index = device_index
+        self._kernel = kernel
         self._on_link_s = clock.on_link_s
         self._log = log
 
@@ -47,7 +47,7 @@ class GpsClient:
             process_id=self._who["process_id"],
             pod_name=pod_name,
             has_lost_state=has_lost_state,
-            kernel=kernels(),
+            kernel=self._kernel,
             software=software(sys.modules),
         )
         reply: pb.EnrollResponse = await call_through_upgrade(

@@ -1,4 +1,4 @@
-"""Name the arithmetic of this processor, so that records tell between which runs bits can be compared."""
+"""Name the arithmetic of a processor, so that records tell between which runs bits can be compared."""
 
 from functools import cache
 from hashlib import sha256
@@ -6,19 +6,23 @@ from hashlib import sha256
 import torch
 
 from fedstrata.process.openblas import openblas_kernel
+from fedstrata.tensors.processor import CPU, Processor, read
 
 
 @cache
-def kernels() -> str:
-    """Return the kernel of NumPy's OpenBLAS and six digits that depend on torch's bits, such as SkylakeX-3fa9c1.
+def kernels(processor: Processor = CPU) -> str:
+    """Return the kernel of NumPy's OpenBLAS and six digits that depend on torch's bits, such as SkylakeX-3fa9c1. For
+    another processor than the CPU, its name and versions follow.
 
     torch's libraries choose their code by the processor's maker and model, and do not name their choice. The digits are
     of a digest of products, convolutions and exponentials.
     """
     draw = torch.Generator().manual_seed(0)
-    examples, weights = torch.randn(32, 784, generator=draw), torch.randn(784, 200, generator=draw)
-    images, filters = torch.randn(8, 3, 16, 16, generator=draw), torch.randn(6, 3, 5, 5, generator=draw)
+    shapes = (32, 784), (784, 200), (8, 3, 16, 16), (6, 3, 5, 5)
+    drawn = (torch.randn(shape, generator=draw) for shape in shapes)
+    examples, weights, images, filters = (processor.tensor(each.numpy()) for each in drawn)
     outputs = examples @ weights
     results = outputs, outputs.T @ examples, torch.conv2d(images, filters), torch.softmax(outputs, dim=1)
-    digest = sha256(b"".join(each.contiguous().numpy().tobytes() for each in results))
-    return f"{openblas_kernel() or 'unknown'}-{digest.hexdigest()[:6]}"
+    digest = sha256(b"".join(read(each.contiguous()).tobytes() for each in results))
+    kind = processor.kind()
+    return f"{openblas_kernel() or 'unknown'}-{digest.hexdigest()[:6]}{f' on {kind}' if kind else ''}"

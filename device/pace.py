@@ -14,6 +14,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from fedstrata.processors import started
 from fedstrata.tasks import make_task
 
 
@@ -43,7 +44,8 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
     if are_elsewhere:
         raise ExperimentError("partition.kind local: the data are on the boards; give an experiment with a data set")
     limit_threads()
-    model = build_model(experiment.model, dataset_info(experiment.data)).of_run(experiment.seed)
+    processor = started(experiment)
+    model = build_model(experiment.model, dataset_info(experiment.data)).of_run(experiment.seed, processor)
     return TrainingJob(
         model=model,
         start=make_method(experiment).initial(model, 0),

@@ -14,6 +14,7 @@ from fedstrata.errors import PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.partitions import example_counts
+from fedstrata.processors import processor_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
 from fedstrata.tensors import Flat
@@ -30,7 +31,8 @@ def try_experiment(experiment: Experiment) -> None:
     """
     training_job(experiment, 0)  # refuses data on boards, and limits threads
     dataset, training = load_dataset(experiment.data, experiment.seed), experiment.training
-    try_all(experiment, Architectures(experiment, make_method(experiment)), dataset, make_task(experiment))
+    architectures = Architectures(experiment, make_method(experiment), processor_of(experiment))
+    try_all(experiment, architectures, dataset, make_task(experiment))
     counts = example_counts(experiment, dataset)
     ends = [training.epoch_examples(n) - (training.batches(n) - 1) * training.batch_size for n in counts]
     if 1 in ends and training.batch_size > 1:  # sizes of the last batches of an epoch

@@ -32,6 +32,7 @@ from fedstrata.methods import registry as methods_known
 from fedstrata.methods.registry import method_class
 from fedstrata.partitions.registry import partition_schema, partition_settings
 from fedstrata.process.regular_files import check_regular
+from fedstrata.processors import PROCESSORS
 from fedstrata.rules.registry import RULES, aggregation_settings
 from fedstrata.store.named_files import sha256_of
 from fedstrata.streams.architectures import Architectures
@@ -249,6 +250,7 @@ def check_experiment(experiment: Experiment) -> None:
     check_combinations(experiment, method)
     check_protection(experiment, method)
     check_values(experiment, method)
+    PROCESSORS.kind(experiment.devices.processor, "devices")
     for entry in attacks_of(experiment):
         entry.attack.check(info)
     Architectures(experiment, method).check()

@@ -16,10 +16,10 @@ from emulator.results.labels import drift_said
 from fedstrata.attacks import attacks_of
 from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
-from fedstrata.errors import PluginError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.quantities import written_devices
-from fedstrata.experiment.sections import AggregationSettings
+from fedstrata.experiment.sections import AggregationSettings, DeviceSettings
 from fedstrata.methods import Method, Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
@@ -27,6 +27,7 @@ from fedstrata.partitions import check_partition, example_counts
 from fedstrata.partitions.tasks import TaskPartition
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
+from fedstrata.processors import lacking
 from fedstrata.rpc.answer_messages import largest_bytes
 from fedstrata.rules.registry import TIERS, Tier, make_rule, sends_sums
 from fedstrata.rules.spool import FLOAT
@@ -144,6 +145,15 @@ def check_data(experiment: Experiment) -> Dataset | None:
     dataset = load_dataset(experiment.data, experiment.seed)
     check_fit(experiment, dataset)
     return dataset
+
+
+def check_here(experiment: Experiment) -> Dataset | None:
+    """Check that the experiment can run on this machine: its data, see `check_data`, and its processor. Raises
+    ExperimentError if this machine lacks the processor.
+    """
+    if said := lacking(experiment):
+        raise ExperimentError(said)
+    return check_data(experiment)
 
 
 def check_fit(experiment: Experiment, dataset: Dataset) -> None:
@@ -281,6 +291,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         **_updates_on_disk(experiment, model),
         **_measured(experiment),
         "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
+        **_processor(experiment),
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         **_roles(experiment, dataset),
         **_label_shares(experiment, dataset),
@@ -309,6 +320,14 @@ def _label_shares(experiment: Experiment, dataset: Dataset | None) -> dict[str, 
     """
     said = "" if dataset is None else drift_said(experiment, dataset)
     return {"label shares": said} if said else {}
+
+
+def _processor(experiment: Experiment) -> dict[str, str]:
+    """Return a row about the processor, and whether this machine has it. For the CPU, return no row."""
+    if experiment.devices == DeviceSettings():
+        return {}
+    missing = lacking(experiment)
+    return {"computed on": experiment.devices.processor + (f"; not on this machine: {missing}" if missing else "")}
 
 
 def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:

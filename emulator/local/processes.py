@@ -16,6 +16,7 @@ from fedstrata.errors import CertificateError, FedstrataError, OutputError, RunS
 from fedstrata.experiment import Experiment
 from fedstrata.process.child_processes import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.process.machine import command_line
+from fedstrata.processors import processor_of
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.tls_files import tls_arguments
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -86,7 +87,8 @@ class LocalBackend:
 
     async def _start_devices(self, experiment: Experiment, gps: str) -> None:
         """Start all devices of the run. `gps` is the address by which they reach the GPS."""
-        ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
+        processes = self._device_processes or processor_of(experiment).processes or usable_cores()
+        ranges = device_ranges(experiment.device_count, processes)
         ids = experiment.device_ids()
         self._watch([self._start(self._devices(part, gps), [ids[i] for i in part]) for part in ranges])
 

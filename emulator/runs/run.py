@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
-from emulator.estimates.check import check_data
+from emulator.estimates.check import check_here
 from emulator.local.processes import LocalBackend
 from emulator.results.output import check_current_folder, check_unused, run_folder
 from emulator.runs.follow import Outcome, follow
@@ -85,10 +85,10 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
     """
     if request.experiment is not None:
         check_unused(request.out)
-        check_data(request.experiment)
+        check_here(request.experiment)
     with run_folder(request.out, request.experiment) as experiment:
         if request.experiment is None:
-            check_data(experiment)
+            check_here(experiment)
         yield experiment
 
 

@@ -27,6 +27,7 @@ from fedstrata.experiment.sections import (
     Bounds,
     DataSettings,
     Deadlines,
+    DeviceSettings,
     MethodSettings,
     ModelSettings,
     Settings,
@@ -64,6 +65,8 @@ class Experiment(Settings):
     """
     topology: TopologySettings | None = None
     """Number of LPSs, and the devices that each serves; without this key each cluster has its own LPS."""
+    devices: DeviceSettings = DeviceSettings()
+    """The processor on which devices compute."""
     training: TrainingSettings = TrainingSettings()
     """Rounds, the local optimiser, and the optimisers of the servers."""
     aggregation: AggregationSettings = AggregationSettings()
@@ -246,6 +249,8 @@ def _that_decides(experiment: Experiment) -> dict[str, Any]:
     del resolved["faults"], resolved["energy"], resolved["schedule"]
     if experiment.aggregation == AggregationSettings():
         del resolved["aggregation"]
+    if experiment.devices == DeviceSettings():
+        del resolved["devices"]
     if not experiment.attacks:
         del resolved["attacks"]
     links = {"device-lps": experiment.links.device_lps, "lps-gps": experiment.links.lps_gps}

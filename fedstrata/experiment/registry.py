@@ -43,7 +43,7 @@ class Classes(Generic[Kind]):
         what = self.section
         if not PLUGIN.match(name):
             if (hint := self.elsewhere.get(plain_name(name))) is not None:
-                raise ExperimentError(f"{what}.{self.tag}: no {what} is called {name!r:.80}; {hint}")
+                raise ExperimentError(f"{key or what}.{self.tag}: no {what} is called {name!r:.80}; {hint}")
             raise ExperimentError(
                 f"{key or what}.{self.tag}: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
                 f"{', '.join(self.known)}, or your own as module:Class"

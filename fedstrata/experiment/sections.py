@@ -287,6 +287,13 @@ class TaskSettings(Settings):
     """Name of a built-in task, or own code as `module:Class`."""
 
 
+class DeviceSettings(Settings):
+    """Choose on what devices compute."""
+
+    processor: str = "cpu"
+    """Processor on which devices train: `cpu`, `cuda` for a GPU of NVIDIA, or own code as `module:Class`."""
+
+
 class TopologySettings(Settings):
     """Assign devices to LPSs. Without this section, each cluster has its own LPS.
 

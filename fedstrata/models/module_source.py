@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedstrata.errors import PluginError
 from fedstrata.models.module_tensors import Kinds, ModuleTensors
 from fedstrata.tensors import Flat, Layout
+from fedstrata.tensors.processor import CPU, Processor
 
 if TYPE_CHECKING:
     import torch
@@ -87,18 +88,18 @@ class ModuleSource:
 
 
 @contextmanager
-def drawing(seed: int) -> Iterator[None]:
-    """Run a block with torch's generator set by this seed. Restore the generator afterwards. Other threads wait before
-    such a block of their own.
+def drawing(seed: int, processor: Processor = CPU) -> Iterator[None]:
+    """Run a block with the processor's generators set by this seed. Restore the generators afterwards. Other threads
+    wait before such a block of their own.
     """
-    import torch
-
-    # This takes 2 µs. torch.random.fork_rng and torch.manual_seed look for GPUs and take 100 µs.
-    generator = torch.default_generator
+    # This takes 2 µs on the CPU. torch.random.fork_rng and torch.manual_seed look for GPUs and take 100 µs.
+    generators = processor.generators()
     with turn:
-        before = generator.get_state()
-        generator.manual_seed(seed)
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(seed)
         try:
             yield
         finally:
-            generator.set_state(before)
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)

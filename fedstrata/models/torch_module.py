@@ -204,7 +204,7 @@ class _Forward:
         """
         from torch.func import functional_call
 
-        with drawing(seed), self._with_buffers(weights, others):
+        with drawing(seed, self._processor), self._with_buffers(weights, others):
             self._set_mode(is_training=is_training)
             parameters = {name: weights[name] for name in self._tensors.training}
             try:

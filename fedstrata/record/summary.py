@@ -207,8 +207,8 @@ class Summary:
     """Clusters that another LPS took over."""
     kernels: dict[str, NonNegativeInt]
     """Number of devices by kernel: the variant of OpenBLAS, and six digits that depend on torch's bits, such as
-    `SkylakeX-2d315b`. The processor decides both. With another kernel, relevances and models may differ in their last
-    bits.
+    `SkylakeX-2d315b`; on a GPU, also its name and the versions of its libraries. With another kernel, relevances and
+    models may differ in their last bits.
     """
     homes: dict[str, tuple[str, ...]] | None
     """Device ids by LPS; null unless clusters span LPSs."""

@@ -15,7 +15,7 @@ from fedstrata.own_files import own_files
 from fedstrata.read_files import read_files
 from fedstrata.store.named_files import sha256_of
 
-SECTIONS = ("data", "model", "architectures", "partition", "task", "method", "aggregation", "attacks")
+SECTIONS = ("data", "model", "architectures", "partition", "task", "method", "aggregation", "attacks", "devices")
 
 
 def with_digests(experiment: Experiment) -> Experiment:

@@ -26,7 +26,7 @@ class Architectures:
     def __init__(self, experiment: Experiment, method: Method, processor: Processor = CPU) -> None:
         """Use the models of an experiment. A device computes them on this processor."""
         self._experiment = experiment
-        self._processor = processor
+        self.processor = processor
         self._method = method
         self._known: dict[str, Architecture] = {}
 
@@ -55,7 +55,7 @@ class Architectures:
         from fedstrata.models import build_model
 
         built = build_model(settings, dataset_info(self._experiment.data))
-        model = built.of_run(self._experiment.seed, self._processor)
+        model = built.of_run(self._experiment.seed, self.processor)
         return Architecture(model, streams_of(self._experiment, self._method, model))
 
     def check(self) -> None:

@@ -16,10 +16,36 @@ if TYPE_CHECKING:
 
 
 class Processor:
-    """Make tensors on one of torch's devices."""
+    """Make tensors on one of torch's devices. The methods `missing`, `start`, `kind` and `generators` describe the
+    processor. Their defaults are those of the CPU.
+    """
+
+    processes: int | None = None
+    """The number of device processes of a run on one machine; None: one per core."""
 
     def __init__(self, device: str) -> None:
         self._device = device
+
+    def missing(self) -> str:
+        """Return what this machine lacks to use the processor, with advice, or "". The call takes none of its
+        memory.
+        """
+        return ""
+
+    def start(self) -> None:
+        """Let torch compute the same bits each time. Called once per process, before any arithmetic on the processor.
+        Raises ResourceError if the processor has no room for the process.
+        """
+
+    def kind(self) -> str:
+        """Return the name and versions of the processor: all that decides bits. For the CPU, return ""."""
+        return ""
+
+    def generators(self) -> "tuple[torch.Generator, ...]":
+        """Return torch's generators from which a module draws on this processor, such as masks of dropout."""
+        import torch
+
+        return (torch.default_generator,)
 
     def tensor(self, values: NDArray[Any]) -> "torch.Tensor":
         """Return a copy of an array."""
@@ -71,4 +97,11 @@ def read(tensor: "torch.Tensor") -> NDArray[Any]:
     return tensor.detach().cpu().numpy()
 
 
-CPU = Processor("cpu")
+class Cpu(Processor):
+    """Compute on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+
+
+CPU = Cpu()

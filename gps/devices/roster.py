@@ -25,6 +25,7 @@ from gps.journal.journal import Journal
 
 MOST_HELD_OUT = 1 << 20  # the limit if the experiment has no bounds.max_held_out
 NEVER_JOINED = "a newcomer that had not joined by the deadline"
+LONGEST_KERNEL = 160  # characters
 POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -145,7 +146,7 @@ class Roster:
                 num_examples=request.num_examples,
                 num_held_out=request.num_held_out,
                 pod_name=pod_name,
-                kernel=request.kernel[:40],
+                kernel=request.kernel[:LONGEST_KERNEL],
                 is_late=is_late,
                 from_global_round=self._first_round(request.device_index),
             )

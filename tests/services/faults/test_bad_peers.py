@@ -393,6 +393,7 @@ def link_of(channel: grpc.aio.Channel, experiment: Experiment, device_id: str) -
         process_id="test",
         log=log,
         clock=ChildClock(),
+        kernel="test",
     )
 
 

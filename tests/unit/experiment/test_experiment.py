@@ -336,6 +336,7 @@ def test_the_digest_does_not_say_where_data_lies() -> None:
         "training.batch_size=31",
         "training.last_batch=joined",
         "training.evaluate_all_every=1",
+        "devices.processor=cuda",
         "deadlines.gps.deadline_s=9",
     ],
 )
@@ -348,7 +349,7 @@ def test_the_digest_leaves_out_what_changes_no_result() -> None:
     del resolved["faults"], resolved["data"]["folder"], resolved["data"]["download"], resolved["energy"]
     del resolved["model"]["weights"], resolved["clock"], resolved["compute"]
     del resolved["schedule"], resolved["secure_aggregation"], resolved["training"]["last_batch"]
-    del resolved["training"]["evaluate_all_every"], resolved["aggregation"], resolved["attacks"]
+    del resolved["training"]["evaluate_all_every"], resolved["aggregation"], resolved["attacks"], resolved["devices"]
     resolved["links"] = {link: {way: resolved["links"][link][way] for way in ("up", "down")} for link in LINKS}
     assert hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest() == small().digest
 

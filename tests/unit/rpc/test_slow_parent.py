@@ -61,7 +61,7 @@ async def test_a_gps_that_takes_ten_times_the_longest_hold_to_answer_is_called_o
     experiment, gps = parse_experiment(TEXT), SlowGps(10 * payload_timeout_s(len(ANSWER.data)))
 
     async def before_training(index: int) -> None:
-        names = {"device_id": IDS[index], "device_index": index, "process_id": "p"}
+        names = {"device_id": IDS[index], "device_index": index, "process_id": "p", "kernel": "test"}
         link = GpsClient(gps, experiment, **names, log=EventLog("test"), clock=ChildClock())  # type: ignore[arg-type]
         await link.enroll(10, 2, "")
         await link.submit_answer(ANSWER)

@@ -1,0 +1,8 @@
+"""Processors, on which devices compute. `fedstrata.tensors.processor` defines the interface and has the CPU, and
+`registry` maps names to processors.
+"""
+
+from fedstrata.processors.registry import PROCESSORS, lacking, processor_of, started
+from fedstrata.tensors.processor import Processor
+
+__all__ = ["PROCESSORS", "Processor", "lacking", "processor_of", "started"]

@@ -1,0 +1,54 @@
+"""The processors by name. The module makes the processor of an experiment from its key `devices.processor`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedstrata.errors import ExperimentError, ResourceError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.registry import Classes
+from fedstrata.plugins import guarded, or_failed
+from fedstrata.tensors.processor import CPU, Processor
+
+# By name `module:Class`. The module is imported when the name is first used.
+REGISTRY: Mapping[str, str] = {
+    "cpu": "fedstrata.tensors.processor:Cpu",
+    "cuda": "fedstrata.processors.cuda:Cuda",
+}
+# Names in other libraries. The names are plain, as `plain_name` returns them.
+ELSEWHERE: Mapping[str, str] = dict.fromkeys(("gpu", "nvidia"), "a GPU of NVIDIA is cuda here")
+PROCESSORS = Classes(section="processor", base=Processor, known=REGISTRY, elsewhere=ELSEWHERE, tag="processor")
+
+
+def processor_of(experiment: Experiment) -> Processor:
+    """Return the processor on which the devices of an experiment compute. Nothing is started. Raises PluginError if the
+    user's own processor cannot be made.
+    """
+    name = experiment.devices.processor
+    kind: Any = PROCESSORS.kind(name, "devices")
+    if name in REGISTRY:
+        known: Processor = CPU if name == "cpu" else kind()
+        return known
+    with or_failed(f"processor {name} failed with"):
+        own: Any = guarded(f"processor {name}", kind, Processor)
+        made: Processor = own()
+    return made
+
+
+def lacking(experiment: Experiment) -> str:
+    """Return what this machine lacks to use the experiment's processor, with advice, or ""."""
+    missing = processor_of(experiment).missing()
+    return missing and f"devices.processor {experiment.devices.processor}: {missing}"
+
+
+def started(experiment: Experiment) -> Processor:
+    """Return the experiment's processor, ready to compute. Raises ExperimentError if this machine lacks what it needs,
+    or has no room.
+    """
+    if said := lacking(experiment):
+        raise ExperimentError(said)
+    processor = processor_of(experiment)
+    try:
+        processor.start()
+    except ResourceError as error:
+        raise ExperimentError(f"devices.processor {experiment.devices.processor}: {error}") from None
+    return processor

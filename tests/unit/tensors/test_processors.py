@@ -1,0 +1,127 @@
+"""Processors by name: what an experiment asks for, what a machine lacks, and what a GPU's start sets."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from device.kernels import kernels
+from emulator.commands import main as cli
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.models.module_source import drawing
+from fedstrata.processors import Processor, lacking, processor_of, started
+from fedstrata.processors.cuda import Cuda
+from fedstrata.tensors.processor import CPU
+from tests.support.two_tasks import TWO_TASKS
+
+ON_A_GPU = parse_experiment(TWO_TASKS, overrides=["devices.processor=cuda"])
+
+
+class Drawing(Processor):
+    """The CPU, on which a module also draws from a generator of its own, as on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.own = torch.Generator()
+
+    def kind(self) -> str:
+        return "Abacus 3"
+
+    def generators(self) -> tuple[torch.Generator, ...]:
+        return (*super().generators(), self.own)
+
+
+def test_the_default_is_the_cpu_and_leaves_the_id_of_a_run_as_it_was() -> None:
+    plain, named = (parse_experiment(TWO_TASKS, overrides=each) for each in ([], ["devices.processor=cpu"]))
+    assert named.run_id == plain.run_id
+    assert ON_A_GPU.run_id != plain.run_id
+    assert processor_of(plain) is CPU
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("gpu", "devices.processor: no processor is called 'gpu'; a GPU of NVIDIA is cuda here"),
+        ("cudaa", "devices.processor: no processor is called 'cudaa'; did you mean cuda[?] choose cpu, cuda, or your"),
+        ("'pathlib:Path'", r"processor pathlib:Path must be a subclass of fedstrata.processors.Processor"),
+    ],
+)
+def test_a_name_of_no_processor_is_refused(name: str, says: str) -> None:
+    with pytest.raises(ExperimentError, match=says):
+        parse_experiment(TWO_TASKS, overrides=[f"devices.processor={name}"])
+
+
+def test_a_machine_says_if_it_lacks_a_build_a_driver_or_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert lacking(ON_A_GPU) == (
+        f"devices.processor cuda: torch {torch.__version__} has no CUDA build; install one, or choose cpu"
+    )
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match=r"^devices\.processor cuda: .* CUDA 13\.0 finds no driver or no GPU; "):
+        started(ON_A_GPU)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100 << 20, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    with pytest.raises(ExperimentError, match=r"^devices\.processor cuda: H200 has 100 MB of free memory, and a proc"):
+        started(ON_A_GPU)
+
+
+def test_a_gpus_start_chooses_full_float32_and_the_same_bits_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]  # `started` ends this
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    monkeypatch.setattr(cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4 << 30, 8 << 30))
+    assert isinstance(started(ON_A_GPU), Cuda)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert (matmul.fp32_precision, cudnn.conv.fp32_precision) == ("ieee", "ieee")  # type: ignore[attr-defined]
+    assert (cudnn.benchmark, cudnn.deterministic) == (False, True)
+
+
+def test_a_gpus_kind_has_all_that_decides_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = SimpleNamespace(name="H200 MIG 1g", major=9, minor=0, multi_processor_count=16)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: part)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    said = f"H200 MIG 1g sm_90 with 16 multiprocessors, torch {torch.__version__}, CUDA 13.0, cuDNN 91002"
+    assert Cuda().kind() == said
+
+
+def test_a_record_names_the_kind_after_the_digits_of_its_bits() -> None:
+    assert kernels(Drawing()) == f"{kernels()} on Abacus 3"
+
+
+def test_all_generators_of_a_processor_have_the_seed_and_then_their_state_again() -> None:
+    processor = Drawing()
+    before = torch.default_generator.get_state(), processor.own.get_state()
+    drawn = []
+    for _ in range(2):
+        with drawing(5, processor):
+            drawn.append([torch.rand(3), torch.rand(3, generator=processor.own)])
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(5))
+    assert all(torch.equal(each, expected) for draws in drawn for each in draws)
+    assert torch.equal(torch.default_generator.get_state(), before[0])
+    assert torch.equal(processor.own.get_state(), before[1])
+
+
+def test_check_says_that_a_gpu_is_missing_here_and_a_run_ends_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    path, out = tmp_path / "gpu.yaml", tmp_path / "run"
+    path.write_text(TWO_TASKS, encoding="utf-8")
+    on_a_gpu = ["--set", "devices.processor=cuda"]
+    assert cli.execute(["check", str(path), *on_a_gpu]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "computed on cuda; not on this machine: devices.processor cuda: torch" in told
+    assert cli.execute(["run", str(path), "--out", str(out), *on_a_gpu]) == 2
+    assert "devices.processor cuda: torch" in capsys.readouterr().err
+    assert not out.exists()

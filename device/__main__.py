@@ -22,7 +22,7 @@ from device.compute_thread import ComputeThread
 from device.identity import device_indexes
 from device.masking import shields
 from device.stacked.training import Stacked
-from device.training import limit_threads
+from device.training import OneByOne, limit_threads
 from device.trial import try_all
 from device.work import DeviceProcess, noise_of
 from fedstrata.clock.clocks import clock_of
@@ -90,7 +90,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         dataset=dataset,
         architectures=architectures,
         method=method,
-        compute_thread=ComputeThread(Stacked()),
+        compute_thread=ComputeThread(Stacked() if architectures.processor.may_stack else OneByOne()),
         channels=channels,
         task=task,
         metrics=metrics,

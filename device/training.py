@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate
+from device.held_data import held_data, may_be_held
 from device.optimisers import State, clip, dense, flat, optimiser_of
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
@@ -294,9 +295,24 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batches(job: TrainingJob) -> Iterator[Batch]:
-    """Yield the batch of each step: inputs, further inputs by name, and targets. Examples are gathered for several
-    batches at once.
-    """
+    """Yield the batch of each step: inputs, further inputs by name, and targets."""
+    return _gathered(job) if may_be_held(job.examples, job.model.processor) else _drawn(job)
+
+
+def _gathered(job: TrainingJob) -> Iterator[Batch]:
+    """Gather each batch from tensors on the processor. Only indexes are sent there, many at once."""
+    orders, processor = batch_orders(job), job.model.processor
+    inputs, more, targets = held_data(job.examples, job.task, processor)
+    if job.targets is not None:
+        targets = processor.held(job.targets)
+    while slab := list(islice(orders, SLAB_BATCHES)):
+        for places in torch.split(processor.tensor(np.concatenate(slab)), [len(each) for each in slab]):
+            further = {name: tensor.index_select(0, places) for name, tensor in more.items()}
+            yield inputs.index_select(0, places), further, targets.index_select(0, places)
+
+
+def _drawn(job: TrainingJob) -> Iterator[Batch]:
+    """Read the examples of several batches at once, and send each batch to the processor."""
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.number]
     an_epoch, processor = job.training.batches(len(job.examples)), job.model.processor

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 class Processor:
     """Make tensors on one of torch's devices. The methods `missing`, `start`, `kind` and `generators` describe the
-    processor. Their defaults are those of the CPU.
+    processor.
     """
 
     processes: int | None = None
     """The number of device processes of a run on one machine; None: one per core."""
+    keeps_data = True
+    """Whether the data of devices stay in the processor's own memory."""
+    may_stack = False
+    """Whether devices may train together, because the number of devices in a stack changes no bit."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -63,6 +67,10 @@ class Processor:
 
         return torch.from_numpy(values).to(self._device)
 
+    def held(self, values: NDArray[Any]) -> "torch.Tensor":
+        """Return an array as a tensor from which batches are gathered. Neither may change afterwards."""
+        return self.tensor(values)
+
     def zeros(self, *shape: int) -> "torch.Tensor":
         """Return a tensor of zeros, float32."""
         import torch
@@ -100,8 +108,17 @@ def read(tensor: "torch.Tensor") -> NDArray[Any]:
 class Cpu(Processor):
     """Compute on the CPU."""
 
+    keeps_data = False
+    may_stack = True
+
     def __init__(self) -> None:
         super().__init__("cpu")
+
+    def held(self, values: NDArray[Any]) -> "torch.Tensor":
+        """Return an array as a tensor, in the same memory unless the array is read-only or not contiguous."""
+        import torch
+
+        return torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 CPU = Cpu()

@@ -1,0 +1,46 @@
+"""The data of a device as tensors, from which the batches of training are gathered."""
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from fedstrata.datasets import Examples
+from fedstrata.tasks import Task
+from fedstrata.tensors.processor import Processor
+
+
+class HeldData(NamedTuple):
+    """Hold all examples of a device on a processor. The first axis of each tensor counts the examples."""
+
+    inputs: torch.Tensor
+    more: dict[str, torch.Tensor]  # further inputs by name
+    targets: torch.Tensor
+
+
+# By examples, then by processor and task. An entry ends with its examples.
+_kept: WeakKeyDictionary[Examples, dict[tuple[Processor, Task], HeldData]] = WeakKeyDictionary()
+
+
+def may_be_held(examples: Examples, processor: Processor) -> bool:
+    """Return whether batches can be gathered from tensors. Inputs that are read item by item cannot be held. Pixels
+    stay bytes in the memory of the CPU.
+    """
+    return not examples.is_drawn and (processor.keeps_data or not examples.scale)
+
+
+def held_data(examples: Examples, task: Task, processor: Processor) -> HeldData:
+    """Return examples on a processor. If the processor has its own memory, they stay there as long as the examples
+    exist.
+    """
+    if not processor.keeps_data:
+        return _on(processor, examples, task)
+    kept = _kept.setdefault(examples, {})
+    if (processor, task) not in kept:
+        kept[processor, task] = _on(processor, examples.scaled(), task)
+    return kept[processor, task]
+
+
+def _on(processor: Processor, examples: Examples, task: Task) -> HeldData:
+    more = {name: processor.held(array) for name, array in examples.more.items()}
+    return HeldData(processor.held(examples.inputs), more, processor.held(task.targets(examples)))

@@ -1,29 +1,26 @@
 """Export a record for TensorBoard and MLflow, with their own libraries."""
 
-import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from emulator.interface import Record, load
 from emulator.results.output import check_unused
 from emulator.results.read_record import load_record
 from emulator.results.weights import check_models
 from emulator.shipped.extras import needed
+from emulator.tracking.mlflow_tracker import ALLOWED, LONGEST_PARAMETER, PARAMETERS_A_CALL, is_folder
+from emulator.tracking.tracker import COUNTED, flattened
 from fedstrata.errors import OutputError
 
 # In addition to the metrics of the task:
 MEASURED = ("loss",)  # columns of rounds.csv with measurements of models
-COUNTED = ("seconds", "bytes_up", "bytes_down")  # other columns of rounds.csv that become curves
 RESULT = ("adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
-LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
-ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # the variable with which MLflow 3 uses a folder
-PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # limits of MLflow per call
+METRICS_A_CALL = 1000  # limit of MLflow per call
 T = TypeVar("T")
 Point = tuple[str, str, int, float]  # cluster or LPS, column, LPS round, value
 
@@ -52,7 +49,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
         return f"exported to {logs}; tensorboard --logdir {logs}"
     check_models(load_record(folder))
     said = f"exported to MLflow as run {to_mlflow(record, place)} of experiment {record.name}"
-    if place is None or not _is_folder(place):
+    if place is None or not is_folder(place):
         return said
     return f"{said}; look at it with {ALLOWED}=true mlflow ui --backend-store-uri {place}"
 
@@ -100,17 +97,12 @@ def to_mlflow(record: Record, tracking_uri: str | None) -> str:
         raise OutputError(f"MLflow: {' '.join(str(error).split())}"[:500]) from None
 
 
-def _is_folder(tracking_uri: str) -> bool:
-    """Return whether a tracking URI of MLflow is a folder."""
-    return urlsplit(tracking_uri).scheme in ("", "file") and tracking_uri not in ("", "databricks")
-
-
 @contextmanager
 def _folder_allowed(tracking_uri: str) -> Iterator[None]:
     """Allow MLflow to use a folder during the block. MLflow 3 otherwise refuses folders, and reads the environment. A
     variable that the user has set stays.
     """
-    if not _is_folder(tracking_uri) or ALLOWED in os.environ:
+    if not is_folder(tracking_uri) or ALLOWED in os.environ:
         yield
         return
     os.environ[ALLOWED] = "true"
@@ -148,23 +140,6 @@ def _log_content(entities: Any, client: Any, run_id: str, record: Record, ended_
         )
     for path in _files(record.folder):
         client.log_artifact(run_id, str(path), None if path.parent == record.folder else path.parent.name)
-
-
-def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted key of each value in nested mappings and lists, and the value. Keys have the form that `--set`
-    takes. Values other than strings are JSON.
-
-    >>> dict(flattened({"name": "x", "tasks": [{"labels": [0, 1]}]}))
-    {'name': 'x', 'tasks.0.labels': '[0, 1]'}
-    """
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from flattened(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
-        for number, inner in enumerate(value):
-            yield from flattened(inner, f"{key}.{number}")
-    else:
-        yield key, value if isinstance(value, str) else json.dumps(value)
 
 
 def _result(record: Record) -> dict[str, float]:

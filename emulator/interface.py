@@ -32,6 +32,7 @@ from fedstrata.tasks import Metric
 if TYPE_CHECKING:
     from emulator.sweeps.file import Sweep
     from emulator.sweeps.results import SweepResults
+    from emulator.tracking.tracker import Tracker
 
 __all__ = ["Matrix", "Models", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
@@ -49,6 +50,7 @@ def run(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     seed: int | None = None,
     device_processes: int | None = None,
+    track: Sequence["str | Tracker"] = (),
     quiet: bool = False,
 ) -> "Record":
     """Run an experiment on this machine, as `fedstrata run` does, and return its record.
@@ -60,6 +62,8 @@ def run(
         overrides: Keys to change, as `{"training.global_rounds": 3}` or `["training.global_rounds=3"]`.
         seed: Seed to use instead of the experiment's seed.
         device_processes: Number of processes that share the devices. By default one per core.
+        track: Tools that show the run while it goes on, such as `["tensorboard", "mlflow:http://lab:5000"]`, and
+            objects of your own with the methods of `emulator.tracking.tracker.Tracker`.
         quiet: If true, show no progress.
 
     Raises:
@@ -67,12 +71,16 @@ def run(
         KeyboardInterrupt: The run was interrupted. Its processes have ended.
     """
     from emulator.runs.run import RunRequest, execute, make_display
+    from emulator.tracking.registry import make_trackers
+    from emulator.tracking.tracking import Tracking
 
     check_may_start("fedstrata.run")
     forget_changed()
     loaded, name = _experiment(experiment, [*_overrides(overrides)], seed)
     folder = unused_folder(Path("runs"), name) if out is None else Path(out)
-    request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes)
+    named = iter(make_trackers(each for each in track if isinstance(each, str)))
+    tracking = Tracking([next(named) if isinstance(each, str) else each for each in track])
+    request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes, tracking=tracking)
     outcome = execute(request, make_display(is_json=False, is_quiet=quiet))
     if outcome.failure is not None:
         raise outcome.failure

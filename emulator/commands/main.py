@@ -30,7 +30,7 @@ from emulator.commands import (
     retime,
     sweep,
 )
-from emulator.commands.options import Changes, Devices, Output, with_groups
+from emulator.commands.options import Changes, Devices, Output, Watching, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.discarded_output import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
@@ -88,9 +88,7 @@ def run(
     ] = None,
     changes: Changes,
     devices: Devices,
-    shows_page: Annotated[
-        bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
-    ] = False,
+    watching: Watching,
     has_tls: Annotated[
         bool, typer.Option("--tls/--no-tls", help="Let the processes speak TLS to each other, or not.")
     ] = True,
@@ -106,9 +104,10 @@ def run(
         experiment=loaded,
         out=folder,
         device_processes=devices.device_processes,
-        shows_page=shows_page,
+        shows_page=watching.shows_page,
         has_tls=has_tls,
         backend=devices.backend(),
+        tracking=watching.tracking(),
     )
     run_request(request, is_json=output.is_json, is_quiet=output.is_quiet)
 

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from emulator.cluster.release import Release
     from emulator.local.processes import LocalBackend
+    from emulator.tracking.tracking import Tracking
     from fedstrata.experiment import Experiment
 
 
@@ -115,6 +116,28 @@ class Devices:
 
         place = FleetPlace(address=self.fleet, tls=self.fleet_tls)
         return partial(FleetBackend, fleet=place, most_boards=self.boards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Hold the options that show a run while it goes on."""
+
+    shows_page: Annotated[
+        bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
+    ] = False
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL", help="Show curves in tensorboard[:FOLDER], mlflow[:URI] or wandb[:PROJECT]. Repeatable."
+        ),
+    ] = None
+
+    def tracking(self) -> "Tracking":
+        """Return the trackers of the run. Raises MissingPackageError if the library of one is not installed."""
+        from emulator.tracking.registry import make_trackers
+        from emulator.tracking.tracking import Tracking
+
+        return Tracking(make_trackers(self.track or ()))
 
 
 @dataclass(frozen=True, kw_only=True)

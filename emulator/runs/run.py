@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from emulator.results.output import check_current_folder, check_unused, run_fold
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
 from emulator.runs.run_client import RunClient
+from emulator.tracking.tracking import Tracking
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.plugins import check_may_start
@@ -38,6 +39,7 @@ class RunRequest:
     shows_page: bool = False  # whether to show the live page in a browser
     has_tls: bool = True  # whether its processes speak TLS to each other
     backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
+    tracking: Tracking = field(default_factory=Tracking)  # shows the run in other tools
 
     def __post_init__(self) -> None:
         if self.device_processes is not None and self.device_processes < 1:
@@ -72,7 +74,10 @@ def execute(request: RunRequest, display: Display) -> Outcome:
     raise_limit()
     loopback()  # raises now if there is no loopback address
     with _prepared(request) as experiment:
-        outcome = run_interruptibly(on_this_machine(request, experiment, display))
+        try:
+            outcome = run_interruptibly(on_this_machine(request, experiment, display))
+        finally:
+            request.tracking.end(request.out)
     if outcome.status.has_record:
         write_report(request.out)
     return outcome
@@ -110,6 +115,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
     with display.open():
         async with backend:
             address = await backend.start(experiment)
+            request.tracking.watch(experiment, request.out, backend.http_address)
             if request.shows_page:
                 show_page(display.page, backend.http_address)
             async with RunClient(address, backend.security) as client:

@@ -11,7 +11,9 @@ from fedstrata.errors import MissingPackageError
 EXTRAS = {
     "pandas": "pandas",
     "torch.utils.tensorboard": "tensorboard",
+    "tensorboard.summary.writer.event_file_writer": "tensorboard",
     "mlflow": "mlflow",
+    "wandb": "wandb",
     "onnx.reference": "onnx",
     "kubernetes.client": "emulator",
     **dict.fromkeys(("obstore", "obstore.exceptions", "obstore.store"), "s3"),

@@ -1,0 +1,65 @@
+"""Log the curves of a run to MLflow, with its own library."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from emulator.shipped.extras import needed
+from emulator.tracking.tracker import Point, TrackedRun
+
+ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # the variable with which MLflow 3 uses a folder
+LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
+PARAMETERS_A_CALL = 100
+# A server that is away must not hold the run's end up: without these variables MLflow tries for minutes.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+
+
+def is_folder(tracking_uri: str) -> bool:
+    """Return whether a tracking URI of MLflow is a folder."""
+    return urlsplit(tracking_uri).scheme in ("", "file") and tracking_uri not in ("", "databricks")
+
+
+class MlflowTracker:
+    """Log to one run of MLflow. A run that continues finds its MLflow run by the tag `fedstrata.folder`."""
+
+    name = "mlflow"
+
+    def __init__(self, tracking_uri: str = "") -> None:
+        """Set the tracking URI. By default it is the URI for which MLflow is configured. Raises MissingPackageError if
+        MLflow is not installed.
+        """
+        for variable, value in PATIENCE.items():
+            os.environ.setdefault(variable, value)
+        if is_folder(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")):
+            os.environ.setdefault(ALLOWED, "true")
+        self._mlflow = needed("mlflow")
+        self._uri = tracking_uri or None
+        self._client: Any = None
+        self._run_id = ""
+
+    def begin(self, run: TrackedRun) -> None:
+        client = self._mlflow.MlflowClient(tracking_uri=self._uri)
+        known = client.get_experiment_by_name(run.name)
+        experiment = known.experiment_id if known else client.create_experiment(run.name)
+        tags = {"fedstrata.run_id": run.run_id, "fedstrata.folder": str(run.folder.resolve())}
+        where = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        found = client.search_runs([experiment], where, max_results=1)
+        if found:
+            self._run_id = found[0].info.run_id
+            client.update_run(self._run_id, status="RUNNING")
+        else:
+            self._run_id = client.create_run(experiment, run_name=run.run_id, tags=tags).info.run_id
+        parameter = self._mlflow.entities.Param
+        settings = [parameter(key, value[:LONGEST_PARAMETER]) for key, value in run.settings.items()]
+        for start in range(0, len(settings), PARAMETERS_A_CALL):
+            client.log_batch(self._run_id, params=settings[start : start + PARAMETERS_A_CALL])
+        self._client = client
+
+    def write(self, points: Sequence[Point]) -> None:
+        metric = self._mlflow.entities.Metric
+        metrics = [metric(f"{each.cluster}/{each.name}", each.value, each.time_ms, each.step) for each in points]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def end(self, *, is_completed: bool) -> None:
+        self._client.set_terminated(self._run_id, "FINISHED" if is_completed else "FAILED")

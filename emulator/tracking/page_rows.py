@@ -1,0 +1,46 @@
+"""Read the rows of rounds from the live page of a run, while the run is in progress."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import fields
+from http.client import HTTPConnection, HTTPException
+from threading import Event
+from typing import Any
+
+from fedstrata.process.address import split_address
+from fedstrata.record.rounds import RoundRow
+from fedstrata.tasks import CLASSIFICATION
+
+SILENCE_S = 60.0  # a page sends something every ten seconds
+RETRY_S = 1.0  # between two tries to reach the page, such as of a GPS that is started again
+COLUMNS = [each.name for each in fields(RoundRow)]
+
+
+def rows_of_page(address: str, stop: Event) -> Iterator[tuple[str, RoundRow]]:
+    """Yield the name of the headline metric and each row of rounds, as soon as the page has it, until `stop` is set.
+
+    If the connection is lost, connect again. Then the page sends all rows again, so rows come repeatedly. A GPS that
+    was killed has all rows in its journal.
+    """
+    headline = CLASSIFICATION.headline.name
+    while not stop.is_set():
+        try:
+            for event in _events(address):
+                metrics = event["parts"].get("summary/metrics")
+                headline = metrics[0]["name"] if metrics else headline
+                for values in event["rounds"]:
+                    cells = dict(zip(COLUMNS, values, strict=True))
+                    yield headline, RoundRow(**{**cells, "metrics": {headline: cells["metrics"]}})
+        except (OSError, HTTPException, ValueError, KeyError, TypeError):
+            pass  # the page is away, or cut within a line
+        stop.wait(RETRY_S)
+
+
+def _events(address: str) -> Iterator[dict[str, Any]]:
+    with closing(HTTPConnection(*split_address(address), timeout=SILENCE_S)) as connection:
+        connection.request("GET", "/page/events")
+        with connection.getresponse() as response:
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield json.loads(line.removeprefix(b"data: "))

@@ -1,0 +1,33 @@
+"""All trackers by the word that names them."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from emulator.tracking.mlflow_tracker import MlflowTracker
+from emulator.tracking.tensorboard_tracker import TensorBoardTracker
+from emulator.tracking.tracker import Tracker
+from emulator.tracking.wandb_tracker import WandbTracker
+from fedstrata.errors import ExperimentError
+
+TRACKERS: Mapping[str, Callable[[str], Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "mlflow": MlflowTracker,
+    "wandb": WandbTracker,
+}
+
+
+def make_trackers(words: Iterable[str]) -> list[Tracker]:
+    """Return the trackers that words such as `tensorboard` or `mlflow:http://lab:5000` name.
+
+    Raises:
+        ExperimentError: there is no tracker of this name, or it is named twice.
+        MissingPackageError: the library of a tracker is not installed.
+    """
+    places = dict[str, str]()
+    for word in words:
+        name, _, place = word.partition(":")
+        if name not in TRACKERS:
+            raise ExperimentError(f"--track {word:.80}: give {', '.join(TRACKERS)}, or one with a place: mlflow:URI")
+        if name in places:
+            raise ExperimentError(f"--track {name} is given twice; leave one out")
+        places[name] = place
+    return [TRACKERS[name](place) for name, place in places.items()]

@@ -1,0 +1,50 @@
+"""Write the curves of a run for TensorBoard, with its own library."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from emulator.shipped.extras import needed
+from emulator.tracking.tracker import Point, TrackedRun
+
+
+class TensorBoardTracker:
+    """Write event files into a log folder. Each cluster has a folder with its curves over LPS rounds."""
+
+    name = "tensorboard"
+
+    def __init__(self, place: str = "") -> None:
+        """Set the log folder. By default it is `tensorboard` in the run's folder. Raises MissingPackageError if
+        TensorBoard is not installed.
+        """
+        self._files = needed("tensorboard.summary.writer.event_file_writer")
+        self._protos = needed("tensorboard.compat.proto.event_pb2"), needed("tensorboard.compat.proto.summary_pb2")
+        self._place = place
+        self._logs = Path()
+        self._writers: dict[str, Any] = {}
+
+    def begin(self, run: TrackedRun) -> None:
+        self._logs = Path(self._place) if self._place else run.folder / "tensorboard"
+        self._writers = {}
+
+    def write(self, points: Sequence[Point]) -> None:
+        events, summaries = self._protos
+        for point in points:
+            value = summaries.Summary.Value(tag=point.name, simple_value=point.value)
+            event = events.Event(
+                step=point.step, wall_time=point.time_ms / 1000, summary=summaries.Summary(value=[value])
+            )
+            self._writer(point.cluster).add_event(event)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _writer(self, cluster: str) -> Any:
+        if cluster not in self._writers:
+            folder = self._logs / re.sub(r"[^A-Za-z0-9_-]", "_", cluster)
+            self._writers[cluster] = self._files.EventFileWriter(str(folder))
+        return self._writers[cluster]
+
+    def end(self, *, is_completed: bool) -> None:  # event files have no outcome
+        for writer in self._writers.values():
+            writer.close()

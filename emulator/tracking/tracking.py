@@ -1,0 +1,84 @@
+"""Track one run: read its rows from the live page, and give their points to each tracker."""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from emulator.results.read_record import load_record
+from emulator.tracking.page_rows import rows_of_page
+from emulator.tracking.point_writer import PointWriter
+from emulator.tracking.tracker import Point, TrackedRun, Tracker, flattened, points_of
+from fedstrata.errors import DataError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.yaml_files import read_yaml
+from fedstrata.process.waiting import wall_time
+
+END_S = 20.0  # how long the end of a run waits for a slow tracker
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Tracking:
+    """Give a run's points to trackers, from threads of the experimenter's command. Without trackers it does nothing.
+
+    The processes of the run know nothing of it. A tracker that does not answer costs the run no time.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker] = (), tell: Callable[[str], None] = _print) -> None:
+        """Set `tell`, which shows a line to the user."""
+        self._trackers, self._tell = trackers, tell
+        self._writers: list[PointWriter] = []
+        self._each = 1
+        self._stop = threading.Event()
+
+    def watch(self, experiment: Experiment, folder: Path, http_address: str) -> None:
+        """Begin to track the run in this folder, which has its live page at this address."""
+        if not self._trackers:
+            return
+        run = TrackedRun(
+            run_id=experiment.run_id,
+            name=experiment.name,
+            folder=folder,
+            settings=dict(flattened(read_yaml(experiment.to_yaml()))),
+        )
+        self._each = experiment.training.lps_rounds_per_global_round
+        self._writers = [PointWriter(tracker, run, self._tell) for tracker in self._trackers]
+        threading.Thread(target=self._read, args=(http_address,), name="track", daemon=True).start()
+
+    def _read(self, http_address: str) -> None:
+        for headline, row in rows_of_page(http_address, self._stop):
+            self._put(list(points_of(row, headline, self._each, _now_ms())))
+
+    def _put(self, points: list[Point]) -> None:
+        for writer in self._writers:
+            writer.put(points)
+
+    def end(self, folder: Path) -> None:
+        """Give each tracker the points that it lacks, from the run's record, and close the trackers."""
+        if not self._writers:
+            return
+        self._stop.set()
+        is_completed = False
+        try:
+            record = load_record(folder)
+        except DataError:
+            pass  # an interrupted run has no record; it can be continued
+        else:
+            is_completed, now_ms = record.summary.status == "completed", _now_ms()
+            for row in record.rounds:
+                self._put(list(points_of(row, record.headline.name, self._each, now_ms)))
+            result = {metric.name: record.summary.mean_of(metric) for metric in record.summary.metrics}
+            last = max((row.lps_round for row in record.rounds), default=0)
+            self._put([
+                Point(cluster="run", name=name, step=last, value=value, time_ms=now_ms)
+                for name, value in result.items() if value is not None
+            ])  # fmt: skip
+        for writer in self._writers:
+            writer.close(END_S, is_completed=is_completed)
+
+
+def _now_ms() -> int:
+    return int(1000 * wall_time())

@@ -1,0 +1,48 @@
+"""Log the curves of a run to Weights & Biases, with its own library."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from emulator.shipped.extras import needed
+from emulator.tracking.tracker import Point, TrackedRun
+
+STEP = "lps_round"  # the curves' own step: rows of different clusters do not come in the order of their rounds
+
+
+class WandbTracker:
+    """Log to one run of Weights & Biases. Its id is the run id of Fedstrata, so a run that continues is the same run.
+
+    `WANDB_MODE` decides between online and offline. Without it, and without a key in `WANDB_API_KEY`, the tracker is
+    offline: it writes files into the folder `wandb` of the run, which `wandb sync` uploads.
+    """
+
+    name = "wandb"
+
+    def __init__(self, project: str = "") -> None:
+        """Set the project. By default it has the name of the experiment. Raises MissingPackageError if wandb is not
+        installed.
+        """
+        self._wandb = needed("wandb")
+        self._project = project
+        self._run: Any = None
+
+    def begin(self, run: TrackedRun) -> None:
+        mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+        self._run = self._wandb.init(
+            project=self._project or run.name, id=run.run_id, name=run.run_id, config=dict(run.settings),
+            dir=str(run.folder), mode=mode, resume="allow" if mode == "online" else None,
+            settings=self._wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+        )  # fmt: skip
+        self._run.define_metric(STEP)
+        self._run.define_metric("*", step_metric=STEP)
+
+    def write(self, points: Sequence[Point]) -> None:
+        rows = dict[tuple[str, int], dict[str, float]]()
+        for point in points:
+            rows.setdefault((point.cluster, point.step), {})[f"{point.cluster}/{point.name}"] = point.value
+        for (_, step), values in rows.items():
+            self._run.log({STEP: step, **values})
+
+    def end(self, *, is_completed: bool) -> None:
+        self._run.finish(exit_code=0 if is_completed else 1)

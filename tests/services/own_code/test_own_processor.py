@@ -18,6 +18,7 @@ from fedstrata.processors import Processor
 
 class Abacus(Processor):
     begun = 0
+    may_stack = True  # as on the CPU, for the same bits
 
     def __init__(self):
         super().__init__("cpu")

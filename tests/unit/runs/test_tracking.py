@@ -201,10 +201,12 @@ def test_wandb_has_each_point_once_in_its_offline_files(run: TrackedRun, monkeyp
     writer.put([point(1), point(1, "lps-1", 0.25), point(2, "lps-1", 0.75), point(2, value=1.0), point(1)])
     writer.close(60, is_completed=True)
     rows = [each for path in sorted(run.folder.glob("wandb/offline-*/*.wandb")) for each in logged(path)]
-    assert sorted(rows, key=str) == sorted([
-        {"lps_round": 1, "lps-0/accuracy": 0.5}, {"lps_round": 1, "lps-1/accuracy": 0.25},
-        {"lps_round": 2, "lps-1/accuracy": 0.75}, {"lps_round": 2, "lps-0/accuracy": 1.0},
-    ], key=str)  # fmt: skip
+    assert sorted(sorted(each.items()) for each in rows) == [
+        [("lps-0/accuracy", 0.5), ("lps_round", 1)],
+        [("lps-0/accuracy", 1.0), ("lps_round", 2)],
+        [("lps-1/accuracy", 0.25), ("lps_round", 1)],
+        [("lps-1/accuracy", 0.75), ("lps_round", 2)],
+    ]
 
 
 def messages(path: Path) -> Iterator[bytes]:

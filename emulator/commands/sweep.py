@@ -198,7 +198,11 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     if cost.runs:
         busy = f", {cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}" if cost.ratio else ""
         console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}{busy}")
-    console.print(f"tables  {out / 'table.csv'}, table.md\npage    {out / 'index.html'}", soft_wrap=True, markup=False)
+    console.print(
+        f"tables  {out / 'table.csv'}, table.md, paper.md, paper.tex\npage    {out / 'index.html'}",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def print_table(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
+from emulator.results.curves import metric_over_time
 from emulator.results.made_with import software_apart
 from emulator.results.over_seeds import (
     MEAN,
@@ -21,7 +22,7 @@ from emulator.results.over_seeds import (
 )
 from emulator.results.read_record import RunRecord, load_record
 from emulator.results.report.comparison_figure import draw_comparison
-from emulator.results.report.virtual_time import metric_over_time, write_metric_over_time
+from emulator.results.report.virtual_time import write_metric_over_time
 from emulator.results.weights import wrong_models
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment.links import LINKS

@@ -84,6 +84,16 @@ def _newcomers_from(run: RunRecord) -> int:
     return int(settings["from_global_round"]) if settings else 0
 
 
+def bytes_by_round(run: RunRecord) -> dict[int, float]:
+    """Return the bytes before training and until the end of each global round that rounds.csv has."""
+    by_round: dict[int, float] = {}
+    spent = _before_training(run)
+    for row in sorted(run.rounds, key=lambda row: row.global_round):
+        spent += row.bytes_up + row.bytes_down
+        by_round[row.global_round] = spent
+    return by_round
+
+
 def _bytes_until(run: RunRecord, global_round: int) -> float:
     """Return the bytes before training and in all global rounds up to and including this one."""
     rounds = sum(row.bytes_up + row.bytes_down for row in run.rounds if row.global_round <= global_round)

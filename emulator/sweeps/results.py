@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from emulator.results.measures import COSTS, Measures
-from emulator.results.over_seeds import Spread, headlines_of
+from emulator.results.measures import COSTS, DEVICES, Measures
+from emulator.results.over_seeds import MEAN, Spread, headlines_of
 from emulator.results.read_record import RunRecord
 from emulator.sweeps.file import MEASURED, Place, Sweep
 
@@ -56,6 +56,16 @@ class SweepResults:
     def costs(self) -> tuple[str, ...]:
         """The names of those costs in bytes that at least one run has."""
         return self._there(COSTS)
+
+    @property
+    def main(self) -> str:
+        """The name of the main measure: the mean over devices, or over clusters if no device has a value."""
+        return DEVICES if DEVICES in self.measures else MEAN
+
+    @property
+    def settings(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """All settings, each once: a choice for each axis."""
+        return tuple(dict.fromkeys(place.setting for place in self.sweep.places))
 
     def values(self, place: Place, name: str) -> dict[int, float]:
         """Return the values of a measure for a cell and setting, by seed. Runs without the measure are left out.

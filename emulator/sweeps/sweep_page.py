@@ -13,9 +13,9 @@ from emulator.results.report.comparison_figure import Columns, Series, title_of
 from emulator.results.report.html_tables import Markup, html, table
 from emulator.results.report.run_page import write_page
 from emulator.results.report.style import inline_svg
-from emulator.results.report.virtual_time import Curve, metric_over_time, write_panels
 from emulator.sweeps import text_tables, worth
 from emulator.sweeps.file import Place, SweepRun
+from emulator.sweeps.paper_files import write_paper_files
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
 
@@ -30,13 +30,13 @@ CAPTIONS = {
 def write_results(results: SweepResults, out: Path) -> None:
     """Write table.csv, table.md, figure.png, figure.svg and index.html. The same records give the same bytes.
 
-    For runs on the virtual clock, also write time.png and time.svg. If devices train alone in some runs, also write
-    gains.csv. The file table.csv is written last.
+    Also write the files for a paper, and gains.csv if devices train alone in some runs. The file table.csv is written
+    last.
 
     Raises:
         OutputError: the files cannot be written.
     """
-    figure, panels = figure_of(results), curves_of(results)
+    figure = figure_of(results)
     try:
         (out / "table.md").write_text(text_tables.markdown(results), encoding="utf-8")
         if gains := worth.gains_csv(results):
@@ -44,8 +44,7 @@ def write_results(results: SweepResults, out: Path) -> None:
         else:  # the sweep's file had a cell that trains alone before
             (out / GAINS).unlink(missing_ok=True)
         figure.write(out, "figure")
-        if panels:
-            write_panels(panels, results.of.metric, out)
+        write_paper_files(results, out)
         write_page(out / PAGE, render_page(results, figure))
         (out / TABLE).write_text(results.csv_text(), encoding="utf-8", newline="")
     except OSError as error:
@@ -63,19 +62,6 @@ def are_written(results: SweepResults, out: Path) -> bool:
         return False
 
 
-def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return the curves of the main metric over virtual time. They are grouped by setting and by cell, with one curve
-    per run. Without the virtual clock, return an empty mapping.
-    """
-    panels: dict[str, dict[str, list[Curve]]] = {}
-    for place in results.sweep.places:
-        records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
-        curves = [curve for record in records if record is not None and (curve := metric_over_time(record))]
-        if curves:
-            panels.setdefault(_heading(place), {})[place.cell] = list[Curve](curves)
-    return panels
-
-
 def _heading(place: Place) -> str:
     return ", ".join(place.words[1:])
 
@@ -85,10 +71,9 @@ def figure_of(results: SweepResults) -> Columns:
     true task. Otherwise it shows the mean for each setting.
     """
     metric, factor = results.of.metric, Form.of(results.of.metric).factor
-    mean = DEVICES if DEVICES in results.measures else MEAN
+    mean = results.main
     places = [place for place in results.sweep.places if results.values(place, MEAN)]
-    settings = list(dict.fromkeys(place.setting for place in results.sweep.places))
-    if len(settings) == 1:
+    if len(results.settings) == 1:
         names = _shown(results)
         series = [
             Series(label=place.cell, values={m: [*results.values(place, m).values()] for m in names})

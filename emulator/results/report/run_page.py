@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from emulator.results.curves import metric_over_time
 from emulator.results.labels import label_picture
 from emulator.results.read_record import RunRecord, load_record
-from emulator.results.report.virtual_time import metric_over_time
 from emulator.results.waits_chart import parts_by_tier, picture
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part

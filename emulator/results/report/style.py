@@ -18,7 +18,6 @@ LINE = "#b8c2cc"
 FAINT = "#eef1f4"
 # The page's light colours, --c0 to --c7: Okabe and Ito's palette, darkened to a contrast of 3:1 on white
 COLOURS = ("#0072b2", "#b34700", "#008f68", "#cc79a7", "#c08400", "#1d9dcc", "#6f4e37", "#6b7680")
-SVG_METADATA = ("Date", "Creator", "Format", "Type")  # left out: matplotlib would write its name and the date
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -47,6 +46,7 @@ RC: dict[Any, Any] = {
     "legend.fontsize": 8.5,
     "svg.fonttype": "none",  # keep text as text, which can be searched, selected and read aloud
     "svg.hashsalt": "fedstrata",
+    "pdf.fonttype": 42,  # TrueType, which publishers accept
 }
 
 
@@ -67,12 +67,20 @@ def drawing() -> Iterator[None]:
 CHARACTER_INCHES = 0.075  # width of a wide character in a legend
 
 
-def save(figure: "Figure", folder: Path, name: str) -> None:
-    """Write a figure to `name`.png and `name`.svg. The files contain no date and no version, so that the same runs give
-    the same files.
+# By format of a figure: metadata that are left out, because matplotlib would write its name and the date
+METADATA = {
+    "png": ("Software",),
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
+
+
+def save(figure: "Figure", folder: Path, name: str, kinds: Sequence[str] = ("png", "svg")) -> None:
+    """Write a figure to a file per kind, such as `name`.png. The files contain no date and no version, so that the same
+    runs give the same files.
     """
-    for kind, said in (("png", ("Software",)), ("svg", SVG_METADATA)):
-        figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=dict.fromkeys(said))
+    for kind in kinds:
+        figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=dict.fromkeys(METADATA[kind]))
 
 
 def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[["Figure"], str]) -> str:
@@ -91,7 +99,7 @@ def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[[
             text,
             format="svg",
             transparent=True,
-            metadata=dict.fromkeys(SVG_METADATA),
+            metadata=dict.fromkeys(METADATA["svg"]),
         )
     svg = text.getvalue()
     view_box = re.search(r'viewBox="([^"]+)"', svg)

@@ -8,15 +8,16 @@ from rich.console import Console
 
 from emulator.estimates.check_times import Payloads, expected_times, print_times
 from emulator.results.compare import compare
+from emulator.results.curves import ABSCISSAE, metric_over_time
 from emulator.results.read_record import RunRecord, load_record
 from emulator.results.report.run_page import document_of
 from emulator.results.report.style import COLOURS
-from emulator.results.report.virtual_time import metric_over_time
 from emulator.runs.progress import progress_line, status_fields
 from emulator.sweeps.file import sweep_of
+from emulator.sweeps.paper_files import bands_of
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep_folder import records_of
-from emulator.sweeps.sweep_page import curves_of, write_results
+from emulator.sweeps.sweep_page import write_results
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.timeline import Parts, RunTimes, timeline_csv, virtual_summary
@@ -128,9 +129,12 @@ def test_a_sweep_draws_a_panel_a_setting_of_the_runs_that_have_a_timeline(tmp_pa
         else:
             write_record(tmp_path / run.path, seed=run.seed)
     results = SweepResults(sweep=sweep, records=records_of(tmp_path, sweep))
-    panels = curves_of(results)
-    curve = [(9.0, pytest.approx(0.85))]
-    assert panels == {"8": {"ours": [curve, curve], "plain": [curve, curve]}, "16": {"ours": [curve, curve]}}
+    bands = bands_of(results, ABSCISSAE[2])
+    assert [place.label for place in bands] == [
+        "ours, training.batch_size=8", "plain, training.batch_size=8", "ours, training.batch_size=16",
+    ]  # fmt: skip
+    for points in bands.values():
+        assert [(point.x, point.spread.mean, point.spread.count) for point in points] == [(9.0, pytest.approx(0.85), 2)]
     (tmp_path / "out").mkdir()
     write_results(results, tmp_path / "out")
     svg = (tmp_path / "out" / "time.svg").read_text()

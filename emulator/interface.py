@@ -30,8 +30,8 @@ from fedstrata.store.own_code import with_digests
 from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
-    from emulator.sweeps.file import Sweep
     from emulator.sweeps.results import SweepResults
+    from emulator.sweeps.tuning import SweepSource
     from emulator.tracking.tracker import Tracker
 
 __all__ = ["Matrix", "Models", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
@@ -117,11 +117,13 @@ def sweep(
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
     from emulator.sweeps.sweep_progress import make_display
+    from emulator.sweeps.tuning import tuned_sweep
 
     check_may_start("fedstrata.sweep")
     forget_changed()
-    request = SweepRequest(sweep=_sweep(sweep, Path(out).name), store=SharedFolder(Path(out)), jobs=jobs)
-    outcome = do_sweep(request, make_display(make_console(), is_json=False, is_quiet=quiet))
+    store, display = SharedFolder(Path(out)), make_display(make_console(), is_json=False, is_quiet=quiet)
+    tuned = tuned_sweep(_sweep_source(sweep, Path(out).name), store, jobs, display)
+    outcome = do_sweep(SweepRequest(sweep=tuned, store=store, jobs=jobs), display)
     if outcome.failure is not None:
         raise outcome.failure
     return SweepRecord(folder=Path(out), _results=outcome.results)
@@ -389,12 +391,12 @@ def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
         yield from [given] if isinstance(given, str) else given
 
 
-def _sweep(given: str | PathLike[str] | Mapping[str, Any], name: str) -> "Sweep":
-    from emulator.sweeps.file import load_sweep, sweep_of
+def _sweep_source(given: str | PathLike[str] | Mapping[str, Any], name: str) -> "SweepSource":
+    from emulator.sweeps.tuning import SweepSource
 
     if isinstance(given, Mapping):
-        return sweep_of(given, name=name, where="sweep", beside=Path())
-    return load_sweep(Path(given))
+        return SweepSource(document=given, name=name, where="sweep", beside=Path())
+    return SweepSource.of_file(Path(given))
 
 
 def _summary_row(record: RunRecord) -> Mapping[str, Any]:

@@ -143,13 +143,14 @@ def _place(to: str | None, out: Path) -> "SweepStore":
 
 
 def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
-    from emulator.sweeps.file import load_sweep
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
     from emulator.sweeps.sweep_progress import make_display
+    from emulator.sweeps.tuning import SweepSource, tuned_sweep
 
-    request = SweepRequest(sweep=load_sweep(file), store=store, jobs=jobs)
-    return do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
+    display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
+    request = SweepRequest(sweep=tuned_sweep(SweepSource.of_file(file), store, jobs, display), store=store, jobs=jobs)
+    return do_sweep(request, display)
 
 
 def _on_kubernetes(  # noqa: PLR0917

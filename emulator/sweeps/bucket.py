@@ -191,6 +191,9 @@ class SharedBucket:
         self._listing = _Listing(bucket)
         self._silent_since: float | None = None  # None: the bucket has answered the last claim
 
+    def within(self, name: str) -> "SharedBucket":
+        return SharedBucket(self._bucket.within(name), self.folder / name)
+
     @contextmanager
     def joined(self, sweep: Sweep) -> Iterator[None]:
         """Use the bucket, and the sweep's folder on this machine, during the block. Before the block runs, copy the

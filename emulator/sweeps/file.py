@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from emulator.shipped.experiments import find_experiment
+from emulator.sweeps.tune_section import Overrides, Tuned, TuneSettings
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.error_lines import one_line
@@ -35,7 +36,6 @@ TAKEN = {"cell", "seed", *MEASURED}  # columns of a sweep's tables, which no axi
 MOST_RUNS = 100_000
 LONGEST_FOLDER = 255  # characters in the name of a folder, on most file systems
 BASE_CELL = "base"  # the only cell, if the file has no cells
-Overrides = dict[str, Any]  # values by dotted key, as in --set
 
 
 class SweepFile(Settings):
@@ -46,6 +46,7 @@ class SweepFile(Settings):
     cells: dict[str, Overrides] = Field(default_factory=lambda: {BASE_CELL: Overrides()}, min_length=1)
     vary: dict[str, dict[str, Overrides]] = Field(default_factory=dict)  # axis: choice: overrides
     baseline: str | None = None  # the cell that the others are compared with
+    tune: TuneSettings | None = None  # values that are chosen per row before the runs of the table
 
     @field_validator("seeds")
     @classmethod
@@ -86,7 +87,14 @@ class SweepFile(Settings):
                 raise ValueError(f"{where} sets the seed; give all seeds in `seeds`")
         if self.baseline is not None and self.baseline not in self.cells:
             raise ValueError(f"baseline {self.baseline!r} is not a cell; there are {', '.join(self.cells)}")
+        if self.tune is not None:
+            axes = {f"vary.{axis}": [*chain(*choices.values())] for axis, choices in self.vary.items()}
+            self.tune.check({**{f"cell {name}": own for name, own in self.cells.items()}, **axes}, self.seeds)
         return self
+
+    def places(self) -> "list[Place]":
+        """Return the rows of the sweep's table."""
+        return [place for place, _ in _places(self)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +151,7 @@ class Sweep:
     seeds: tuple[int, ...]
     baseline: str | None
     runs: tuple[SweepRun, ...]
+    tuned: Tuned | None = None  # None: nothing was tuned
 
     def only(self, runs: Iterable[SweepRun]) -> "Sweep":
         """Return the part of the sweep with these runs. If they have no run of the baseline, it has no baseline."""
@@ -190,14 +199,7 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
     Raises:
         ExperimentError: a value is missing or not allowed.
     """
-    if not isinstance(document, Mapping):
-        raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
-    try:
-        file = SweepFile.model_validate(document)
-    except ValidationError as error:
-        known = ", ".join(SweepFile.model_fields)
-        said = one_line(error, lambda _: f"unknown key; a sweep has {known} (docs/sweep.md)")
-        raise ExperimentError(f"{where}: {said}") from None
+    file = sweep_file(document, where)
     base = _base(file.base, beside, where)
     try:
         text = yaml.safe_dump({**document, "base": base}, sort_keys=False)
@@ -205,7 +207,9 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # of a document that was not read from a file
         said = " ".join(map(str, error.args))
         raise ExperimentError(f"{where}: {said}; give only texts, numbers, lists and mappings") from None
-    changes = dict(_places(file))
+    tuned = _tuned(file, where)
+    chosen = tuned.chosen if tuned else {}
+    changes = {place: {**own, **chosen.get(place.label, {})} for place, own in _places(file)}
     longest = max((",".join(place.choices) for place in changes), key=len)
     if len(longest) > LONGEST_FOLDER:
         raise ExperimentError(
@@ -227,7 +231,36 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
         seeds=file.seeds,
         baseline=file.baseline,
         runs=tuple(runs),
+        tuned=tuned,
     )
+
+
+def sweep_file(document: Any, where: str) -> SweepFile:
+    """Return the keys of a sweep file. `where` names the document in error messages. Raises ExperimentError if a value
+    is missing or not allowed.
+    """
+    if not isinstance(document, Mapping):
+        raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
+    try:
+        return SweepFile.model_validate(document)
+    except ValidationError as error:
+        known = ", ".join(SweepFile.model_fields)
+        said = one_line(error, lambda _: f"unknown key; a sweep has {known} (docs/sweep.md)")
+        raise ExperimentError(f"{where}: {said}") from None
+
+
+def _tuned(file: SweepFile, where: str) -> Tuned | None:
+    """Return what was tuned. Raises ExperimentError if values are not chosen yet, or not for every row."""
+    if file.tune is None:
+        return None
+    if file.tune.chosen is None:
+        raise ExperimentError(
+            f"{where}: tune has chosen no values yet; give fedstrata sweep FILE --out DIR on this machine, and then "
+            "DIR/sweep.yaml, which has them"
+        )
+    if lacking := [place.label for place in file.places() if place.label not in file.tune.chosen]:
+        raise ExperimentError(f"{where}: tune.chosen has no values for {lacking[0]!r}; leave tune.chosen out")
+    return Tuned(settings=file.tune, chosen=file.tune.chosen)
 
 
 def _choices(axis: str, given: Any) -> Any:

@@ -13,6 +13,7 @@ from emulator.sweeps import paired_tests
 from emulator.sweeps.file import Place
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.text_tables import as_markdown
+from emulator.sweeps.tune_section import Tuned
 
 PAIRS_SAID = (
     "Differences between cells, paired over n seeds, with two-sided p-values. Holm's correction is for all pairs of a "
@@ -100,26 +101,40 @@ def _column(
         values = results.values(Place(cell=cell, setting=setting), name)
         spreads.append(Spread.over([values.get(seed) for seed in results.sweep.seeds]))
     means = [spread.mean for spread in spreads if spread.mean is not None]
-    best = (max if measure.higher_is_better else min)(means) if len(means) > 1 else None
+    best = (max if measure.higher_is_better else min)(means) if len(set(means)) > 1 else None
     return [
         PaperCell(text=spread.said(measure.form), is_best=best is not None and spread.mean == best)
         for spread in spreads
     ]
 
 
+def tuned_table(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
+    """Return the chosen values, with a row per row of the sweep's table."""
+    keys = list(tuned.settings.grid)
+    return ["cell", *keys], [[label, *(str(own[key]) for key in keys)] for label, own in tuned.chosen.items()]
+
+
 def markdown(results: SweepResults) -> str:
-    """Return the table and the paired tests as Markdown."""
+    """Return the table, the tuned values and the paired tests as Markdown."""
     head, rows = paired_tests.table(results)
+    tuned = results.sweep.tuned
+    chosen = f"\n{tuned.said}\n\n{as_markdown(tuned_table(tuned), lambda name: name != 'cell')}" if tuned else ""
     tests = f"\n{PAIRS_SAID}\n\n{as_markdown((head, rows), partial(_is_number, results))}" if rows else ""
-    return paper_table(results).markdown() + tests
+    return paper_table(results).markdown() + chosen + tests
 
 
 def as_latex(results: SweepResults) -> str:
-    """Return the table and the paired tests as LaTeX, for the package booktabs."""
+    """Return the table, the tuned values and the paired tests as LaTeX, for the package booktabs."""
     head, rows = paired_tests.table(results)
+    tuned, chosen = results.sweep.tuned, ""
+    if tuned is not None:
+        keys, values = tuned_table(tuned)
+        chosen = "\n" + latex(
+            tuned.said, [*map(tex, keys)], [[*map(tex, row)] for row in values], "l" + "r" * (len(keys) - 1)
+        )
     columns = "".join("r" if _is_number(results, name) else "l" for name in head)
     tests = "\n" + latex(PAIRS_SAID, [*map(tex, head)], [[*map(tex, row)] for row in rows], columns) if rows else ""
-    return "% \\usepackage{booktabs}\n" + paper_table(results).latex() + tests
+    return "% \\usepackage{booktabs}\n" + paper_table(results).latex() + chosen + tests
 
 
 def _is_number(results: SweepResults, heading: str) -> bool:

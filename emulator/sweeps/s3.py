@@ -76,6 +76,10 @@ class Bucket:
     def __str__(self) -> str:
         return f"{self._address} at {self._server}"
 
+    def within(self, name: str) -> "Bucket":
+        """Return the part of this bucket with a longer prefix."""
+        return Bucket(f"{self._address.rstrip('/')}/{name}")
+
     def check(self) -> None:
         """Check that the bucket can be written, and that its server refuses a write over a version that has changed.
         Raises FedstrataError if not.

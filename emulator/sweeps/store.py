@@ -39,6 +39,9 @@ class SweepStore(Protocol):
         and the records of runs by other processes.
         """
 
+    def within(self, name: str) -> "SweepStore":
+        """Return a store for another sweep, which is kept inside this one under a name."""
+
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
         """Use the store during the block, together with other processes of the same sweep. Raises FedstrataError if the
         store cannot be used.
@@ -63,6 +66,9 @@ class SharedFolder:
     """
 
     folder: Path
+
+    def within(self, name: str) -> "SharedFolder":
+        return SharedFolder(self.folder / name)
 
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
         return joined(self.folder, sweep)

@@ -22,6 +22,7 @@ from fedstrata.experiment_file import load_experiment
 from fedstrata.store.own_code import changed_code
 
 SWEEP = "sweep.yaml"
+TUNING = "tuning"  # the folder of the runs that choose values, in a sweep's folder
 OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # the content of a run's folder before the record
 
 
@@ -38,7 +39,8 @@ def check_folder(out: Path) -> None:
     try:
         check_unused(out)
     except OutputError:
-        if not (out / SWEEP).exists():  # another process of this sweep may just have made the file
+        # another process of this sweep may just have made the file, or an interrupted sweep has only tuned
+        if not any((place / SWEEP).exists() for place in (out, out / TUNING)):
             raise
 
 

@@ -18,7 +18,8 @@ import yaml
 
 from emulator.commands.main import app
 from emulator.results.read_record import load_record
-from emulator.sweeps.file import SweepFile, load_sweep, sweep_of
+from emulator.sweeps.file import SweepFile, load_sweep, sweep_file, sweep_of
+from emulator.sweeps.tuning import candidates_of
 from fedstrata.experiment import DATASETS, MODELS
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
@@ -122,7 +123,10 @@ def test_the_readmes_table_is_a_sweep_of_the_two_fashion_mnist_experiments_and_t
 
 @pytest.mark.parametrize("block", blocks(text_of("docs/sweep.md"), "yaml"))
 def test_the_documents_sweeps_are_valid(block: str) -> None:
-    sweep_of(yaml.safe_load(block), name="block", where="docs/sweep.md", beside=ROOT)
+    document = yaml.safe_load(block)
+    file = sweep_file(document, "docs/sweep.md")
+    found = document if file.tune is None else candidates_of(document, file, file.tune)
+    sweep_of(found, name="block", where="docs/sweep.md", beside=ROOT)
 
 
 def test_every_key_of_a_sweep_is_documented() -> None:

@@ -1,0 +1,100 @@
+"""Choose values before a sweep: do the runs of all candidates as a sweep of their own, and take the best per row.
+
+The sweep of candidates has its own folder, `tuning`, with the same tables. So it continues after an interruption, and
+several machines can share it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator.sweeps.file import Place, Sweep, SweepFile, read_document, sweep_file, sweep_of
+from emulator.sweeps.results import SweepResults
+from emulator.sweeps.selection import selection_of
+from emulator.sweeps.store import SweepStore
+from emulator.sweeps.sweep import SweepRequest, sweep
+from emulator.sweeps.sweep_folder import TUNING, check_folder
+from emulator.sweeps.sweep_progress import SweepDisplay
+from emulator.sweeps.tune_section import Overrides, TuneSettings
+from fedstrata.errors import RunStoppedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSource:
+    """Hold a sweep file's content, and where it is from. The arguments are those of `sweep_of`."""
+
+    document: Any
+    name: str
+    where: str
+    beside: Path
+
+    @classmethod
+    def of_file(cls, path: Path) -> "SweepSource":
+        """Read a sweep file. Raises ExperimentError if it cannot be read."""
+        name = path.stem if path.name != "sweep.yaml" else path.resolve().parent.name
+        return cls(document=read_document(path, "sweep file"), name=name, where=str(path), beside=path.parent)
+
+    def sweep(self, chosen: Mapping[str, Overrides] | None = None) -> Sweep:
+        """Return the sweep, with chosen values by row. Raises ExperimentError if a value is not allowed."""
+        document = self.document
+        if chosen is not None:
+            document = {**document, "tune": {**document["tune"], "chosen": dict(chosen)}}
+        return sweep_of(document, name=self.name, where=self.where, beside=self.beside)
+
+
+def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, display: SweepDisplay) -> Sweep:
+    """Return the sweep in a file. If the file tunes and has no chosen values yet, do the runs of all candidates first.
+
+    Raises:
+        FedstrataError: a value is not allowed, or a run of a candidate failed.
+    """
+    file = sweep_file(source.document, source.where)
+    if file.tune is None or file.tune.chosen is not None:
+        return source.sweep()
+    check_folder(store.folder)
+    document, where = candidates_of(source.document, file, file.tune), f"{source.where}: tune"
+    candidates = sweep_file(document, where)
+    source.sweep(dict.fromkeys((place.label for place in file.places()), first_of(candidates, file.tune.grid)))
+    tuning = sweep_of(document, name=f"{source.name}-{TUNING}", where=where, beside=source.beside)
+    outcome = sweep(SweepRequest(sweep=tuning, store=store.within(TUNING), jobs=jobs), display)
+    if outcome.failure is not None:
+        raise RunStoppedError(f"tune: {outcome.failure}")
+    return source.sweep(choices(outcome.results, candidates, file.tune.grid))
+
+
+def candidates_of(document: Mapping[str, Any], file: SweepFile, tune: TuneSettings) -> dict[str, Any]:
+    """Return the sweep file of all candidates. The grid's keys are further axes, so all rows have the same budget."""
+    chosen_on = selection_of(tune)
+    kept = {key: value for key, value in document.items() if key not in {"tune", "baseline"}}
+    cells = {name: {**own, **chosen_on.changes} for name, own in file.cells.items()}
+    return {
+        **kept, "seeds": list(chosen_on.seeds), "cells": cells,
+        "vary": {**document.get("vary", {}), **tune.grid},
+    }  # fmt: skip
+
+
+def first_of(candidates: SweepFile, grid: Iterable[str]) -> Overrides:
+    """Return the values of the first candidate. With them the sweep is checked before the first run."""
+    return {key: value for axis in grid for key, value in next(iter(candidates.vary[axis].values())).items()}
+
+
+def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str]) -> dict[str, Overrides]:
+    """Return the best candidate's values by row. Of equally good candidates, take the first in the grid's order.
+
+    Raises:
+        RunStoppedError: a candidate has no value of the main measure.
+    """
+    sign = 1 if results.of.named(results.main).higher_is_better else -1
+    best: dict[str, tuple[float, Overrides]] = {}
+    for place in results.sweep.places:
+        row = Place(cell=place.cell, setting=tuple(pair for pair in place.setting if pair[0] not in grid))
+        mean = results.spread(place, results.main).mean
+        if mean is None:
+            raise RunStoppedError(f"tune: {place.label} has no {results.of.metric.name}; leave this value out")
+        values: Overrides = {}
+        for axis, choice in place.setting:
+            values |= candidates.vary[axis][choice] if axis in grid else {}
+        if row.label not in best or sign * mean > best[row.label][0]:
+            best[row.label] = (sign * mean, values)
+    return {label: values for label, (_, values) in best.items()}

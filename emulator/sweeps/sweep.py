@@ -47,7 +47,7 @@ class SweepRequest:
 
     sweep: Sweep
     store: SweepStore
-    jobs: int | None = None  # runs at once; None: one more than cores, the fastest (docs/sweep.md has the measurements)
+    jobs: int | None = None  # runs at once; None: one more than cores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The pages for new users do what they say: their files are written and their commands run, in an empty folder."""
 
+import csv
 import json
 import os
 import re
@@ -158,6 +159,25 @@ def test_a_method_in_fifty_lines(tmp_path: Path, check_refusals: Callable[[Path]
     ]
     assert 10 * by_link[0]["device-gps"] < by_link[1]["device-gps"]
     assert check_refusals(page) == 4
+
+
+@pytest.mark.timeout(300)  # four rows, each tuned with two runs and reported with three
+def test_a_baseline_table(tmp_path: Path) -> None:
+    for block in blocks(DOCS / "tutorial" / "baseline-table.md"):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+        else:
+            printed(["bash", "-e", "-c", block.text], tmp_path, timeout_s=280)
+    table = tmp_path / "table"
+    files = ("paper.tex", "paper.md", "rounds.pdf", "bytes.pdf", "devices.csv")
+    assert [name for name in files if not (table / name).exists()] == []
+    chosen = yaml.safe_load((table / "sweep.yaml").read_text("utf-8"))["tune"]["chosen"]
+    assert [*chosen] == [
+        f"{cell}, partition.concentration={alpha}" for alpha in (0.1, 1.0) for cell in ("fedavg", "fedprox")
+    ]
+    pairs = list(csv.DictReader((table / "pairs.csv").read_text("utf-8").splitlines()))
+    assert [(row["partition.concentration"], row["pairs"]) for row in pairs] == [("0.1", "3"), ("1.0", "3")]
+    assert min(float(row["p_wilcoxon"]) for row in pairs) >= 0.25
 
 
 @pytest.mark.timeout(600)  # all of their runs, one after the other

@@ -13,6 +13,7 @@ from pathlib import Path
 from fedstrata.errors import PayloadError
 from fedstrata.rules.base import Rule, Total, Values
 from fedstrata.rules.mean import exact
+from fedstrata.rules.weighing import AS_STATED, Weighing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +54,21 @@ class Gathering:
     """Gather the updates of one round."""
 
     def __init__(
-        self, rule: Rule, shares: Shares, folder: Path, whole: Sequence[int] = (), counts: Sequence[bool] = ()
+        self,
+        rule: Rule,
+        shares: Shares,
+        folder: Path,
+        whole: Sequence[int] = (),
+        counts: Sequence[bool] = (),
+        weighing: Weighing = AS_STATED,
     ) -> None:
         """Set the parent's rule, the children's shares, and a folder for values that do not stay in memory.
 
         `whole` has the weight of all devices in each stream; empty means that all take part. `counts` says in which
-        streams absent devices count in the mean; empty means in none.
+        streams absent devices count in the mean; empty means in none. `weighing` has the factors of the weights.
         """
         self._shares = shares
+        self._weighing = weighing
         self.sizes = shares.sizes
         self._whole = whole
         self._counted = (
@@ -68,7 +76,7 @@ class Gathering:
             if counts
             else [0] * len(shares.sizes)
         )
-        most = map(max, shares.most, self._counted)
+        most = [weighing.largest(max(each)) for each in zip(shares.most, self._counted, strict=True)]
         self.totals = [
             rule.in_stream(stream).total(size, max(1, limit), folder)
             for stream, (size, limit) in enumerate(zip(shares.sizes, most, strict=True))
@@ -111,7 +119,7 @@ class Gathering:
         Raises:
             PayloadError: a value is refused.
         """
-        stop, weights = start + len(values), self._shares.weights(child_id, stated)
+        stop, weights = start + len(values), self._weighed(child_id, stated)
         for route in self._shares.routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
             if first < last:
@@ -121,10 +129,14 @@ class Gathering:
 
     def accept(self, child_id: str, stated: Sequence[int]) -> None:
         """Accept a child's update, of which the whole payload was taken."""
-        self.accepted[child_id] = weights = self._shares.weights(child_id, stated)
+        self.accepted[child_id] = weights = self._weighed(child_id, stated)
         for total, weight in zip(self.totals, weights, strict=True):
             if weight:
                 total.accept(child_id, weight)
+
+    def _weighed(self, child_id: str, stated: Sequence[int]) -> Sequence[int]:
+        factor, weights = self._weighing.factor(child_id), self._shares.weights(child_id, stated)
+        return weights if factor == 1 else [factor * weight for weight in weights]
 
     def forget(self, child_id: str) -> bool:
         """Remove a child's values, and return True. If a total cannot do this, return False. The caller must then
@@ -142,15 +154,23 @@ class Gathering:
             total.clear()
 
     async def settle(self) -> None:
-        """Finish the computation of the round, after the last update. Where absent devices count, add zeros for them.
-        Raises the errors of `Total.settle`.
+        """Finish the computation of the round, after the last update. Where absent devices count, or if the divisor of
+        a stream is larger than its weights, add zeros. Raises the errors of `Total.settle`.
         """
-        for total, counted in zip(exact(self.totals), self._counted, strict=False):
-            if total.num_examples < counted:
-                total.add_zeros(counted - total.num_examples)
+        for number, total in enumerate(exact(self.totals)):
+            least = max(self._counted[number], self._divisor(number))
+            if total.num_examples < least:
+                total.add_zeros(least - total.num_examples)
         waiting = [total for total in self.totals if not total.is_settled]
         if waiting:
             await asyncio.to_thread(_settle, waiting)
+
+
+    def _divisor(self, stream: int) -> int:
+        """Return the least number by which the sum of a stream is divided."""
+        weights = {child_id: found[stream] for child_id, found in self.accepted.items()}
+        stated = sum(weight // self._weighing.factor(child_id) for child_id, weight in weights.items())
+        return self._weighing.divisor(stated, sum(weights.values()), self._whole[stream] if self._whole else stated)
 
 
 def _settle(totals: Sequence[Total]) -> None:
@@ -179,9 +199,10 @@ def of_parts(
     *,
     whole: Sequence[int] = (),
     counts: Sequence[bool] = (),
+    weighing: Weighing = AS_STATED,
 ) -> Gathering:
     """Gather one vector from each child, as `of_updates` does. The vector has a stream of each of these sizes, one
-    after another. `whole` and `counts` are described in `Gathering`.
+    after another. `whole`, `counts` and `weighing` are described in `Gathering`.
     """
     shares = Shares(
         sizes=sizes,
@@ -190,7 +211,7 @@ def of_parts(
         allowed={child: [range(1, limit + 1)] for child, limit in most.items()},
         expected=lambda child: f"one, from 1 to {most[child]}",
     )
-    return Gathering(rule, shares, folder, whole, counts)
+    return Gathering(rule, shares, folder, whole, counts, weighing)
 
 
 def routed(
@@ -202,9 +223,10 @@ def routed(
     *,
     whole: Sequence[int] = (),
     counts: Sequence[bool] = (),
+    weighing: Weighing = AS_STATED,
 ) -> Gathering:
     """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` and `examples` have, by
-    device, the routes that the plan gives it and its number of examples. `whole` and `counts` are described in
+    device, the routes that the plan gives it and its number of examples. The other arguments are described in
     `Gathering`.
     """
     by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
@@ -217,7 +239,7 @@ def routed(
         expected=lambda child: f"one, {examples[child]}",
         planned=planned,
     )
-    return Gathering(rule, shares, folder, whole, counts)
+    return Gathering(rule, shares, folder, whole, counts, weighing)
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:

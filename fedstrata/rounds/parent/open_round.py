@@ -118,6 +118,7 @@ class OpenRound:
     offers: Mapping[int, Offer]  # offers by cluster
     intake: Intake
     clusters: Mapping[str, int] = field(default_factory=dict)  # cluster by child; other children are in cluster 0
+    earlier: Mapping[str, Offer] = field(default_factory=dict)  # by child that trains a model of an earlier round
     evaluate_only: bool = False
     plan_version: int = 0
     begins_ns: int = 0  # at the GPS, on the virtual clock: begin of the global round
@@ -138,7 +139,15 @@ class OpenRound:
 
     def offer_to(self, child_id: str) -> Offer:
         """Return the model that is sent to a child."""
-        return self.offers[self.clusters.get(child_id, 0)]
+        earlier = self.earlier.get(child_id)
+        return self.offers[self.clusters.get(child_id, 0)] if earlier is None else earlier
+
+    def number_for(self, child_id: str) -> int:
+        """Return the number of the round that this child is in. It is an earlier round if the child trains a model of
+        an earlier round.
+        """
+        earlier = self.earlier.get(child_id)
+        return self.number if earlier is None else int(earlier.header.round)
 
     def sent_to(self, child_id: str) -> Exchanged:
         """Return which model the parent sends to a child, and its size in bytes with the header. The round's deadline
@@ -148,10 +157,10 @@ class OpenRound:
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Check whether a child's update has the number of this round, and was computed from the model that this round
-        sends to the child. An empty digest matches every model.
+        """Check whether a child's update has the number of the child's round, and was computed from the model that is
+        sent to the child. An empty digest matches every model.
         """
-        return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
+        return self.number_for(child_id) == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
     # --- what children ask --------------------------------------------------------------------
 
@@ -184,14 +193,15 @@ class OpenRound:
         for stage in self.stages:
             if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
                 return said
-        return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
+        number = self.number_for(request.child_id)
+        return pb.ModelPart(send_again=pb.SendAgain(round=number)) if is_sent else None
 
     def resumed_at(self, request: pb.FetchModelRequest) -> int:
         """Return the position, in bytes of the payload, from which a child continues its download. Raises OffsetError
         for an impossible position.
         """
         offer = self.offer_to(request.child_id)
-        is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
+        is_of_it = (request.resume_round, request.resume_digest) == (offer.header.round, offer.header.digest)
         offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec
         if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
             raise OffsetError(f"cannot resume the download at byte {offset} of {codec.payload_bytes}")
@@ -212,7 +222,7 @@ class OpenRound:
         Raises:
             PayloadError: no honest child sends this message.
         """
-        if message.round != self.number or not self.awaits(message.child_id):
+        if message.round != self.number_for(message.child_id) or not self.awaits(message.child_id):
             return False
         for stage in self.stages:
             if await stage.hear(message):
@@ -235,12 +245,12 @@ class OpenRound:
 
     def has(self, header: pb.UpdateHeader) -> bool:
         """Return whether the update with this header has arrived completely."""
-        is_ours = self.number == header.round and not self.evaluate_only
+        is_ours = self.number_for(header.child_id) == header.round and not self.evaluate_only
         return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
         """Return how many bytes of a child's upload have arrived. If the upload belongs to another round, return 0."""
-        is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
+        is_ours = self.number_for(request.child_id) == request.round and self.intake.state_of(request.child_id) is not None
         return self.intake.offset_of(request.child_id) if is_ours else 0
 
     @property

@@ -177,7 +177,8 @@ class Announcing(OnTime):
     async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
         if not is_sent or request.child_id in self.announced:
             return None
-        return pb.ModelPart(send_again=pb.SendAgain(round=self._around.opened.number, announce=True))
+        number = self._around.opened.number_for(request.child_id)
+        return pb.ModelPart(send_again=pb.SendAgain(round=number, announce=True))
 
     async def hear(self, message: Message) -> bool:
         return isinstance(message, pb.UpdateHeader) and self._keep(message)
@@ -220,9 +221,13 @@ class Announcing(OnTime):
         self.is_gathering = False
         if not intake.is_complete:
             for child_id in self.deadline.late_updates({name: self.announced[name] for name in intake.missing}):
-                intake.exclude(child_id)
-                around.metrics.update("late")
+                self._leave_out(child_id)
         around.changes.tell()
+
+    def _leave_out(self, child_id: str) -> None:
+        """Leave a late child out of the round."""
+        self._around.opened.intake.exclude(child_id)
+        self._around.metrics.update("late")
 
 
 def on_time(deadline: Deadline) -> list[Stage]:

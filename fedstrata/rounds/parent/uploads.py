@@ -66,7 +66,7 @@ class Uploads:
             PayloadError: no honest child sends this update.
         """
         announced = self.check(opened, header)
-        is_awaited = opened is not None and opened.number == header.round
+        is_awaited = opened is not None and opened.number_for(header.child_id) == header.round
         async with self._terms.clock.arriving(header, parts) if is_awaited else nullcontext(parts) as come:
             if opened is not None and opened.has(header):
                 return True  # the child sends the update again, because it did not receive the reply

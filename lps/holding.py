@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Offer, PlainUpdates, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.rules import Gathering, Rule
+from fedstrata.rules import Gathering, Rule, Weighing
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
 from fedstrata.tensors import PayloadCodec
@@ -97,11 +98,12 @@ class Offers(NamedTuple):
     """Hold the models with which devices start an LPS round.
 
     `models` has the models by number. `of_devices` has the number of each device's model. A device without an entry
-    starts with model 0.
+    starts with model 0. `earlier` has, by device with an update under way, the model that the device trains.
     """
 
     models: Mapping[int, Offer]
     of_devices: Mapping[str, int]
+    earlier: Mapping[str, Offer] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +155,9 @@ class Holding(Protocol):
         still have the models of the previous plan.
         """
 
-    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
+    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int], weighing: Weighing) -> Gathering:
         """Return an object that gathers devices' updates. `children` has each asked device's number of examples, and
-        `everybody` has that number of each device of the global round.
+        `everybody` has that number of each device of the global round. `weighing` has the factors of the weights.
         """
 
     async def written(self) -> None:

@@ -22,8 +22,9 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rules import Gathering
+from fedstrata.rules import Gathering, Weighing
 from fedstrata.v1 import gps_service_pb2 as pb
+from lps.earlier_models import earlier_models
 from lps.holding import Holding, LpsParts, Offers, SessionParts
 from lps.kept.kept_model import KeptModel
 from lps.members import Members
@@ -52,7 +53,7 @@ class Session:
         self.gps = gps
         self.holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
         self.server = _round_server(parts, self.holding)
-        self._question = RoundQuestion(parts)
+        self._question, self._earlier = RoundQuestion(parts), earlier_models(parts)
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
@@ -98,14 +99,15 @@ class Session:
         is_planned = asking is not None and self.gps.newest_plan.is_planned(global_round)
         offers = holding.offers(is_planned=is_planned)
         if asking is None:
-            sums = self._sums(children, global_round)
+            sums = self._sums(children, global_round, deadline.weighing)
+            offers = await self._earlier.beside(offers, self._report, number)
             self._open(number, children, offers, on_time(deadline), sums=sums)
             await holding.written()
         else:
             self._open(number, children, offers, [asking, *on_time(deadline)])
             await holding.written()
             await self._question.settle(asking, global_round, is_planned=is_planned)
-            sums = self._sums(children, global_round)
+            sums = self._sums(children, global_round, deadline.weighing)
             self.server.go_on(members.clusters_of(), sums)
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
@@ -119,10 +121,10 @@ class Session:
         self._parts.notes.add_factors(self._report, {members.index_of(name): f for name, f in sums.factors.items()})
         await holding.move(number, sums, self._report)
 
-    def _sums(self, children: Mapping[str, int], global_round: int) -> Gathering:
+    def _sums(self, children: Mapping[str, int], global_round: int, weighing: Weighing) -> Gathering:
         """Return an object that gathers updates. Raises RunStoppedError if a round cannot have this many devices."""
         self._updates.check_size(len(children))
-        return self.holding.sums(children, self.members.in_global_round(global_round))
+        return self.holding.sums(children, self.members.in_global_round(global_round), weighing)
 
     def _open(
         self,
@@ -149,6 +151,7 @@ class Session:
                 global_round=number // self._parts.rounds,
                 offers=offers.models,
                 clusters=offers.of_devices,
+                earlier=offers.earlier,
                 intake=intake,
                 evaluate_only=evaluate_only,
                 stages=[*updates.stages(intake, sum(children.values())), *stages],
@@ -231,8 +234,7 @@ class Session:
     async def _tell_the_end(self, measured: set[str]) -> None:
         """Wait, for a limited time, until the devices that have measured the model know that the run is over."""
         deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
-        # The report must meet the GPS's deadline.
-        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)
+        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report must meet the deadline
         if not await self.server.wait_all_told(measured, tell_s):
             self._parts.log.warning("devices_not_told", reason=f"not all devices called again within {tell_s:g} s")
 

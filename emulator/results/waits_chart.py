@@ -31,11 +31,13 @@ class Bar:
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
     """Return the data for the page's drawing of a global round. By default this is the longest global round. If the run
-    had no clock, return None.
+    had no clock, or if updates begin in earlier rounds (asynchronous rounds), return None.
 
     Raises:
         DataError: the record has no such global round.
     """
+    if record.summary.asynchronous is not None:
+        return None
     lasted = {row.global_round: row.busy_s + row.waiting_s for row in waits if row.tier == "gps"}
     if global_round is not None and global_round not in lasted:
         raise DataError(

@@ -106,6 +106,21 @@ def _spans(experiment: Experiment, method: Method) -> str:
     return _if(spans_lps(experiment, method), "topology" if experiment.topology else f"method {experiment.method.name}")
 
 
+def _asynchronous(experiment: Experiment, _: Method) -> str:
+    kind = experiment.training.rounds.lps.kind
+    return _if(kind != "synchronous", f"training.rounds.lps {kind}")
+
+
+def _shared_links(experiment: Experiment, _: Method) -> str:
+    return _if(experiment.clock != "none" and experiment.links.shared, "links.shared")
+
+
+def _tables(experiment: Experiment, method: Method) -> str:
+    channels = method.channels(method.facts.model)
+    has_state = any(channel.counts_absent for channel in channels) or method.server_optimiser or method.tells()
+    return _if(has_state, f"method {experiment.method.name}")
+
+
 def _quorum(experiment: Experiment, _: Method) -> str:
     devices, found = experiment.device_count, experiment.deadlines
     tiers = {"enrolment": found.enrolment, "lps": found.lps, "gps": found.gps}
@@ -161,7 +176,8 @@ def _attacks_that(has: Callable[[Entry], object]) -> Feature:
 
 
 SECTIONS = (
-    "training.lps_optimiser", "training.gps_optimiser", "deadlines.enrolment.deadline_s", "deadlines.gps.deadline_s",
+    "training.lps_optimiser", "training.gps_optimiser", "deadlines.enrolment.deadline_s", "deadlines.lps.deadline_s",
+    "deadlines.gps.deadline_s",
     "newcomers", "bounds.max_update_norm", "secure_aggregation", "privacy.updates", "privacy.profiles",
 )  # fmt: skip
 LINKS = ("links.device-lps.up", "links.lps-gps.up")
@@ -184,6 +200,9 @@ FEATURES: Mapping[str, Feature] = {
     "architectures": _setting("architectures", off=((),)),
     "times": Feature(said=lambda experiment, _: experiment.timed_key, without="remove this key"),
     "clock: virtual": _setting("clock", "set clock: real", off=("none", "real")),
+    "no timeline": _lack_of("clock: virtual", lambda experiment: experiment.clock == "virtual", "set clock: virtual"),
+    "links.shared": Feature(said=_shared_links, without="remove links.shared"),
+    "asynchronous rounds": Feature(said=_asynchronous, without="remove training.rounds"),
     "not plain SGD": Feature(
         said=_not_plain_sgd, without="choose optimiser sgd, without nesterov, clip_norm and state: kept"
     ),
@@ -250,6 +269,7 @@ FEATURES: Mapping[str, Feature] = {
         lambda method: not method.noises_profiles, "choose method one_shot or label_means"
     ),
     "absent devices count": Feature(said=_counted_as_absent, without="choose another method"),
+    "state over all devices": Feature(said=_tables, without="choose another method"),
     "places no late device": _method_that(lambda method: not places_late(type(method))),
 }
 VARIANCE = "could move a variance of batch normalisation below 0"
@@ -296,6 +316,33 @@ REFUSALS = (
     Refusal(
         ("schedule.move", "no topology"), "a device moves to another LPS, and without topology each cluster has one LPS"
     ),
+    Refusal(("asynchronous rounds", "no timeline"), "the virtual clock decides which updates a round takes"),
+    Refusal(
+        ("asynchronous rounds", "training.participation"),
+        "a round asks all devices that have no update under way",
+    ),
+    Refusal(
+        ("asynchronous rounds", "deadlines.lps.deadline_s"),
+        "no device is late, because its update is part of a later round",
+    ),
+    Refusal(("asynchronous rounds", "links.shared"), "the time of an update would depend on updates of later rounds"),
+    *(
+        Refusal(("asynchronous rounds", key), "the devices of a round are not known when it begins")
+        for key in ("schedule.leave", "schedule.move", "newcomers")
+    ),
+    *(
+        Refusal(("asynchronous rounds", key), "masks and noise are for the devices of one round")
+        for key in ("secure_aggregation", "privacy.updates")
+    ),
+    *(
+        Refusal(("asynchronous rounds", key), "all devices of a plan must take part in the same round")
+        for key in ("asks in each round", "plans mix updates", "state over all devices")
+    ),
+    *(
+        Refusal(("asynchronous rounds", key), "updates of earlier models are only averaged")
+        for key in (*AT_PARENTS, "training.lps_optimiser")
+    ),
+    Refusal(("asynchronous rounds", "averaged statistics"), f"an update of an earlier model {VARIANCE}"),
     Refusal(("newcomers", "places no late device"), "the method has no rule that places newcomers into clusters"),
     Refusal(("newcomers", "plans mix updates"), "the weights of the mix are decided before newcomers enrol"),
     Refusal(("newcomers", "asks in each round"), "each new plan is made from the devices of the previous plan alone"),

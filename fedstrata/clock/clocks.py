@@ -6,9 +6,10 @@ from typing import cast
 
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
-from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock
+from fedstrata.clock.lps_side import AsynchronousLpsClock, LpsClock, RealLpsClock, VirtualLpsClock
 from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import SynchronousSettings
 from fedstrata.links.tier_links import lps_links
 from fedstrata.process.spans import process_spans
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -52,7 +53,10 @@ class VirtualClock(Clock):
     has_links = has_timeline = True
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        return VirtualLpsClock(self.experiment, cluster)
+        rounds = self.experiment.training.rounds.lps
+        if isinstance(rounds, SynchronousSettings):
+            return VirtualLpsClock(self.experiment, cluster)
+        return AsynchronousLpsClock(self.experiment, cluster, rounds)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
         return CountingChild()

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import Part, Round, Sent
+from fedstrata.rules import AS_STATED, Weighing
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -25,6 +26,13 @@ class Deadline:
 
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them
+    are_kept = False  # whether a later round takes the updates that this round does not take
+    weighing: Weighing = AS_STATED  # how much the updates of the round weigh
+
+    @property
+    def announced(self) -> Sent:
+        """The updates that children have announced in earlier rounds."""
+        return {}
 
     def begin(self, sent: Sent) -> Collection[str]:
         """Begin the time for answers or, in a round without a question, the time for updates. `sent` has the models

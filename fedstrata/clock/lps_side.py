@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from fedstrata.clock.asynchronous import Asynchronous, UpdateWeights
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
 from fedstrata.clock.device_times import Boards, Presence
 from fedstrata.clock.round_side import HeldBack, ParentClock
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline, Sent
 from fedstrata.experiment import Experiment, TierDeadline
+from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.links.tier_links import device_links
 from fedstrata.links.transfers import Transfers
 from fedstrata.process.waiting import since_ns, until_ns
+from fedstrata.rhythms import make_rhythm
 from fedstrata.rpc.messages import MOST_COUNTED
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -144,6 +147,35 @@ class VirtualLpsClock(LpsClock):
         if report.lps_rounds:
             report.lps_rounds[-1].times.ready_ns = report.now_ns
             report.lps_rounds[-1].times.next_bytes = whole_bytes
+
+
+class AsynchronousLpsClock(VirtualLpsClock):
+    """Calculate the times of asynchronous rounds. The report also contains the updates that are under way."""
+
+    def __init__(
+        self, experiment: Experiment, cluster: gps_pb.Cluster, settings: TimedSettings | BufferedSettings
+    ) -> None:
+        super().__init__(experiment, cluster)
+        self._settings = settings
+        self._version: Asynchronous
+
+    def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
+        indexes, settings = devices.indexes, self._settings
+        weighing = UpdateWeights(settings, settings.step)
+        self._version = Asynchronous(
+            self._devices.round(lps_round, report.now_ns),
+            make_rhythm(settings, len(indexes)),
+            weighing,
+            report=report,
+            indexes=indexes,
+        )
+        return self._version
+
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
+        times = self._version.times(exchanged)
+        report.lps_rounds[-1].times.CopyFrom(times)
+        report.now_ns = times.ends_ns
+        self._version.note(report)
 
 
 class RealLpsClock(LpsClock):

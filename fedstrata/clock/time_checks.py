@@ -37,8 +37,22 @@ def check_times(times: pb.RoundTimes, of: str) -> None:
     are_parts = all(0 <= took < LAST_NS for flow in flows for took in (flow.down_ns, flow.compute_ns, flow.up_ns))
     if not (are_parts and all(0 <= flow.away_ns <= flow.down_ns for flow in flows)):
         raise PayloadError(f"{of} is reported with flows of impossible durations")
+    if not all(_is_possible(each) for each in times.contributions):
+        raise PayloadError(f"{of} is reported with impossible updates")
     if not all(_can_be(each) for each in times.carried):
         raise PayloadError(f"{of} is reported with impossible transfers")
+
+
+def children_of(times: pb.RoundTimes) -> list[int]:
+    """Return the number of each child that is named in the times of a round, once for each time."""
+    lists = ([each.child for each in found] for found in (times.flows, times.late, times.carried, times.contributions))
+    return [child for found in lists for child in found]
+
+
+def _is_possible(each: pb.Contribution) -> bool:
+    """Return whether an asynchronous round can have taken this update."""
+    numbers = (each.from_round, each.stream, each.factor, each.asked_ns)
+    return all(0 <= number < LAST_NS for number in numbers) and each.asked_ns <= each.arrives_ns < LAST_NS
 
 
 def _can_be(carried: pb.Carried) -> bool:

@@ -30,6 +30,7 @@ from fedstrata.experiment.sections import (
     DeviceSettings,
     MethodSettings,
     ModelSettings,
+    RoundsSettings,
     Settings,
     TaskSettings,
     TopologySettings,
@@ -266,6 +267,8 @@ def _that_decides(experiment: Experiment) -> dict[str, Any]:
         del model["weights"]
     if experiment.training.last_batch == "kept":
         del resolved["training"]["last_batch"]
+    if experiment.training.rounds == RoundsSettings():
+        del resolved["training"]["rounds"]
     if experiment.training.evaluate_all_every is None:
         del resolved["training"]["evaluate_all_every"]
     resolved["partition"] = experiment.partition.of_digest()

@@ -7,8 +7,9 @@ The fields of the classes below have the names of the keys in the file.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,7 +26,7 @@ from pydantic_core import CoreSchema
 
 from fedstrata.experiment.descriptions import descriptions
 from fedstrata.experiment.error_lines import nearest
-from fedstrata.experiment.quantities import DeviceList
+from fedstrata.experiment.quantities import DURATION, DeviceList, Duration
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -555,6 +556,111 @@ class DynamicSettings(Settings):
 AnyServerOptimiser = NoOptimiserSettings | MomentumSettings | AdaptiveSettings | DynamicSettings
 
 
+def _number_or_share(value: Any) -> Any:
+    """Return a number of devices, or a share of them. Raises ValueError for any other value."""
+    if (isinstance(value, int) and value >= 1) or (isinstance(value, float) and 0 < value <= 1):
+        return value
+    raise ValueError(f"{value!r} must be a number of devices (1 or more), or a share above 0.0 and at most 1.0")
+
+
+class EvenWeights(Settings):
+    """Weigh each update by its number of examples."""
+
+    kind: Literal["even"] = "even"
+    """Kind of the weights."""
+
+
+class CatchUpWeights(Settings):
+    """Weigh each update also by the number of models since the device's last update."""
+
+    kind: Literal["catch_up"]
+    """Kind of the weights."""
+    most: int = Field(default=16, ge=1, le=1024)
+    """Largest factor."""
+
+
+class PolynomialWeights(Settings):
+    """Weigh each update also by (1 + staleness)^-exponent."""
+
+    kind: Literal["polynomial"]
+    """Kind of the weights."""
+    exponent: float = Field(default=0.5, gt=0, le=8)
+    """Exponent of the discount."""
+
+
+UpdateWeights = Annotated[EvenWeights | CatchUpWeights | PolynomialWeights, Field(discriminator="kind")]
+
+
+class SynchronousSettings(Settings):
+    """Let the parent wait for the updates of all children of a round."""
+
+    kind: Literal["synchronous"] = "synchronous"
+    """Kind of the rounds."""
+
+    sums_examples: ClassVar[bool] = True  # whether a weight is a number of examples
+
+
+class AsynchronousSettings(Settings):
+    """Set how far updates of several models change the next model."""
+
+    weights: UpdateWeights = EvenWeights()
+    """Factors of the updates' weights."""
+
+    @property
+    def sums_examples(self) -> bool:
+        """True if the weight of an update is its number of examples."""
+        return isinstance(self.weights, EvenWeights)
+
+
+class TimedSettings(AsynchronousSettings):
+    """Let the parent make its next model after a fixed time."""
+
+    kind: Literal["timed"]
+    """Kind of the rounds."""
+    period: Duration | Literal["auto"] = "auto"
+    """Time after which the next model is made; `auto` is a sixth of the longest work of a device in the first round."""
+    step: float = Field(default=2.0, gt=0, le=100)
+    """Step ρ: the mean update is multiplied by at most ρ times the share of the examples that are in it."""
+
+    @field_validator("period", mode="before")
+    @classmethod
+    def _auto_or_positive(cls, value: Any) -> Any:
+        if value != "auto" and not DURATION.parsed(value):
+            raise ValueError(f"{value!r} must be longer than 0s, or auto")
+        return value
+
+
+class BufferedSettings(AsynchronousSettings):
+    """Let the parent make its next model from a fixed number of updates."""
+
+    kind: Literal["buffered"]
+    """Kind of the rounds."""
+    buffer: int | float = 10
+    """Number of updates, or a share of the parent's devices such as `0.1`, rounded up."""
+    step: float = Field(default=1.0, gt=0, le=100)
+    """Step ρ: the mean update is multiplied by at most ρ times the share of the examples that are in it."""
+
+    @field_validator("buffer", mode="before")
+    @classmethod
+    def _number_or_share(cls, value: Any) -> Any:
+        return _number_or_share(value)
+
+    def updates(self, devices: int) -> int:
+        """Return the number of updates of a model at a parent with this many devices."""
+        share = self.buffer
+        return min(devices, share if isinstance(share, int) else math.ceil(Fraction(str(share)) * devices))
+
+
+RoundKind = Annotated[SynchronousSettings | TimedSettings | BufferedSettings, Field(discriminator="kind")]
+
+
+class RoundsSettings(Settings):
+    """Set when a parent makes its next model."""
+
+    lps: RoundKind = SynchronousSettings()
+    """Rounds between an LPS and its devices."""
+
+
 class TrainingSettings(Settings):
     """Hold the numbers of rounds, the local training, and the optimisers. Either `local_epochs` or `local_steps` is
     given.
@@ -584,6 +690,8 @@ class TrainingSettings(Settings):
     """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without this key
     all.
     """
+    rounds: RoundsSettings = RoundsSettings()
+    """Kind of the rounds: whether a parent waits for all its children."""
     optimiser: Annotated[LocalOptimiserSettings, Field(discriminator="name")] = SgdSettings()
     """Optimiser of devices; without a name it is `sgd`."""
     lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
@@ -598,12 +706,8 @@ class TrainingSettings(Settings):
 
     @field_validator("participation", mode="before")
     @classmethod
-    def _number_or_share(cls, value: Any) -> Any:
-        if value is None or (isinstance(value, int) and value >= 1):
-            return value
-        if isinstance(value, float) and 0 < value <= 1:
-            return value
-        raise ValueError(f"{value!r} must be a number of devices (1 or more), or a share above 0.0 and at most 1.0")
+    def _some_or_all(cls, value: Any) -> Any:
+        return None if value is None else _number_or_share(value)
 
     @model_validator(mode="before")
     @classmethod

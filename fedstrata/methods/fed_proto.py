@@ -77,13 +77,14 @@ class FedProto(Method):
         return True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse a model without a dense last layer, optimisers of servers, and noise on updates."""
+        """Refuse models without a dense last layer, optimisers of servers, noise on updates, asynchronous rounds."""
         step = "prototypes are means of the round, and a server's optimiser would add former rounds"
         return {
             "no dense last layer": "prototypes are mean inputs of the last layer",
             "training.gps_optimiser": step,
             "training.lps_optimiser": step,
             "privacy.updates": "noise on shares of labels could make prototypes of any size",
+            "asynchronous rounds": "prototypes are means of one round",
         }
 
     def channels(self, model: Model) -> tuple[Channel, ...]:

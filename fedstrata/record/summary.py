@@ -14,6 +14,7 @@ from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.links import LINKS, Link
 from fedstrata.process.json_text import json_text
 from fedstrata.record.attacks import Attacked
+from fedstrata.record.contributions import Asynchronous
 from fedstrata.record.energy import EnergySummary
 from fedstrata.record.factors import Kept
 from fedstrata.record.links import Real
@@ -226,6 +227,8 @@ class Summary:
     """
     privacy: Privacy | None = None
     """Noise of the run; absent if the experiment has no section `privacy`."""
+    asynchronous: Asynchronous | None = None
+    """Updates of asynchronous rounds; absent if all rounds are synchronous."""
     attacks: Attacked | None = None
     """Attacks on the run; absent if the experiment has no section `attacks`."""
     kept: dict[Literal["lps", "gps"], Kept] | None = None

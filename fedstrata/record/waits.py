@@ -85,10 +85,11 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
     seconds: dict[tuple[int, str], float] = {}  # duration of all LPS rounds, by global round and LPS
     for row in rows:
         round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
+        asked = {each.child: row.times.ends_ns - each.asked_ns for each in row.times.contributions}
         lps = (row.global_round, row.home_id)
         seconds[lps] = seconds.get(lps, 0.0) + row.seconds
         for child, took in _of_children(row.times, row.times.carried):
-            yield *of_lps_round(row), device_ids[child], *took.cells(round_ns)
+            yield *of_lps_round(row), device_ids[child], *took.cells(asked.get(child, round_ns))
     for global_round, closed in sorted(times.global_rounds.items()):
         for child, took, round_ns in _of_lpss(global_round, closed, seconds):
             yield *of_global_round(global_round), f"lps-{child}", *took.cells(round_ns)

@@ -6,8 +6,10 @@ from fedstrata.experiment.sections import RuleSettings
 from fedstrata.rules.base import AllUpdates, Rule, Total
 from fedstrata.rules.gathering import Gathering, Route, of_parts, of_streams, of_updates, routed
 from fedstrata.rules.products import ByProducts, Updates
+from fedstrata.rules.weighing import AS_STATED, Weighing
 
 __all__ = [
+    "AS_STATED",
     "AllUpdates",
     "ByProducts",
     "Gathering",
@@ -16,6 +18,7 @@ __all__ = [
     "RuleSettings",
     "Total",
     "Updates",
+    "Weighing",
     "of_parts",
     "of_streams",
     "of_updates",

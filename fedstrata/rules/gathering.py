@@ -58,6 +58,7 @@ class Gathering:
         rule: Rule,
         shares: Shares,
         folder: Path,
+        *,
         whole: Sequence[int] = (),
         counts: Sequence[bool] = (),
         weighing: Weighing = AS_STATED,
@@ -87,6 +88,13 @@ class Gathering:
     def weights(self) -> list[int]:
         """The total weight of all accepted children in each stream."""
         return [total.num_examples for total in self.totals]
+
+    @property
+    def stated(self) -> list[int]:
+        """The total weight in each stream without factors. With factors, absent devices are not in it."""
+        if self._weighing is AS_STATED:
+            return self.weights
+        return [self._stated(stream) for stream in range(len(self.totals))]
 
     @property
     def taking_part(self) -> list[float]:
@@ -165,12 +173,14 @@ class Gathering:
         if waiting:
             await asyncio.to_thread(_settle, waiting)
 
-
     def _divisor(self, stream: int) -> int:
         """Return the least number by which the sum of a stream is divided."""
-        weights = {child_id: found[stream] for child_id, found in self.accepted.items()}
-        stated = sum(weight // self._weighing.factor(child_id) for child_id, weight in weights.items())
-        return self._weighing.divisor(stated, sum(weights.values()), self._whole[stream] if self._whole else stated)
+        stated, weighed = self._stated(stream), sum(weights[stream] for weights in self.accepted.values())
+        return self._weighing.divisor(stated, weighed, self._whole[stream] if self._whole else stated)
+
+    def _stated(self, stream: int) -> int:
+        accepted = self.accepted.items()
+        return sum(weights[stream] // self._weighing.factor(child_id) for child_id, weights in accepted)
 
 
 def _settle(totals: Sequence[Total]) -> None:
@@ -211,7 +221,7 @@ def of_parts(
         allowed={child: [range(1, limit + 1)] for child, limit in most.items()},
         expected=lambda child: f"one, from 1 to {most[child]}",
     )
-    return Gathering(rule, shares, folder, whole, counts, weighing)
+    return Gathering(rule, shares, folder, whole=whole, counts=counts, weighing=weighing)
 
 
 def routed(
@@ -239,7 +249,7 @@ def routed(
         expected=lambda child: f"one, {examples[child]}",
         planned=planned,
     )
-    return Gathering(rule, shares, folder, whole, counts, weighing)
+    return Gathering(rule, shares, folder, whole=whole, counts=counts, weighing=weighing)
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:
@@ -251,4 +261,4 @@ def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int
         allowed={lps_id: [range(limit + 1) for limit in weights] for lps_id, weights in most.items()},
         expected=lambda lps_id: f"at most {list(most[lps_id])[:8]}",
     )
-    return Gathering(rule, shares, folder, shares.most)
+    return Gathering(rule, shares, folder, whole=shares.most)

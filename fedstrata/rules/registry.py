@@ -59,5 +59,6 @@ def sends_sums(experiment: Experiment, *, spans: bool) -> bool:
     """Return whether LPSs send exact sums of updates to the GPS, instead of mean updates. `spans` says whether clusters
     span LPSs.
     """
-    is_one_round = experiment.training.lps_rounds_per_global_round == 1
+    training = experiment.training
+    is_one_round = training.lps_rounds_per_global_round == 1 and training.rounds.lps.sums_examples
     return spans and is_one_round and all(make_rule(experiment, tier).is_sum for tier in TIERS)

@@ -201,8 +201,15 @@ class ReportPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ReportHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReportHeader(_message.Message):
-    __slots__ = ("run_id", "lps_id", "home_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term", "now_ns", "busy_ns")
+    __slots__ = ("run_id", "lps_id", "home_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term", "now_ns", "busy_ns", "under_way", "period_ns", "taken_before")
     class BusyNsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class TakenBeforeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +227,9 @@ class ReportHeader(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     NOW_NS_FIELD_NUMBER: _ClassVar[int]
     BUSY_NS_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_NS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BEFORE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
     home_id: str
@@ -231,7 +241,10 @@ class ReportHeader(_message.Message):
     term: int
     now_ns: int
     busy_ns: _containers.ScalarMap[int, int]
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., home_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ..., now_ns: _Optional[int] = ..., busy_ns: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    under_way: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Contribution]
+    period_ns: int
+    taken_before: _containers.ScalarMap[int, int]
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., home_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ..., now_ns: _Optional[int] = ..., busy_ns: _Optional[_Mapping[int, int]] = ..., under_way: _Optional[_Iterable[_Union[_rounds_pb2.Contribution, _Mapping]]] = ..., period_ns: _Optional[int] = ..., taken_before: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class SubmitReportResponse(_message.Message):
     __slots__ = ("run_id",)

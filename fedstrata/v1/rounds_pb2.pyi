@@ -363,7 +363,7 @@ class Factors(_message.Message):
     def __init__(self, children: _Optional[_Iterable[int]] = ..., factors: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
-    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late")
+    __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late", "contributions")
     BEGINS_NS_FIELD_NUMBER: _ClassVar[int]
     ENDS_NS_FIELD_NUMBER: _ClassVar[int]
     READY_NS_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +377,7 @@ class RoundTimes(_message.Message):
     NEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     begins_ns: int
     ends_ns: int
     ready_ns: int
@@ -390,7 +391,26 @@ class RoundTimes(_message.Message):
     next_bytes: int
     carried: _containers.RepeatedCompositeFieldContainer[Carried]
     late: _containers.RepeatedCompositeFieldContainer[Flow]
-    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ...) -> None: ...
+    contributions: _containers.RepeatedCompositeFieldContainer[Contribution]
+    def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., contributions: _Optional[_Iterable[_Union[Contribution, _Mapping]]] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("child", "from_round", "asked_ns", "arrives_ns", "factor", "stream", "flow")
+    CHILD_FIELD_NUMBER: _ClassVar[int]
+    FROM_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ASKED_NS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVES_NS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    child: int
+    from_round: int
+    asked_ns: int
+    arrives_ns: int
+    factor: int
+    stream: int
+    flow: Flow
+    def __init__(self, child: _Optional[int] = ..., from_round: _Optional[int] = ..., asked_ns: _Optional[int] = ..., arrives_ns: _Optional[int] = ..., factor: _Optional[int] = ..., stream: _Optional[int] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ...) -> None: ...
 
 class Carried(_message.Message):
     __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns", "is_answer")

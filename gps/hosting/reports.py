@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from fedstrata.clock.time_checks import children_of
 from fedstrata.errors import NotReadyError, NotServedError, PayloadError, StateError, UnknownChildError
 from fedstrata.experiment import Experiment
 from fedstrata.process.metrics import ProcessMetrics
@@ -145,7 +146,8 @@ class Reports:
             flows = [*row.times.flows, *row.times.late]
             _check_length("flows of a round", flows, len(members))
             _check_length("transfers of a round", row.times.carried, MOST_CARRIED * len(members))
-            children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
+            _check_length("updates of a round", row.times.contributions, len(members))
+            children = children_of(row.times)
             if any(not 0 <= child < self._device_count for child in children):
                 raise PayloadError(f"{header.home_id} reports the link of a device that does not exist")
             if row.times.slowest and row.times.slowest not in members:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fedstrata.errors import StateError
 from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.rules import Gathering, of_parts
+from fedstrata.rules import Gathering, Weighing, of_parts
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import Flat, taken
@@ -79,12 +79,12 @@ class KeptModel(Holding):
     def offers(self, *, is_planned: bool = False) -> Offers:
         return Offers({0: Offer(self._start.model, told=self._told)}, {})
 
-    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
+    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int], weighing: Weighing) -> Gathering:
         lps, weight = self._parts.lps, sum(everybody.values())
         rule = lps.rule.in_round(self._start.lps_round // self._parts.rounds)
         sizes, counts = zip(*lps.streams.runs, strict=True)
         whole = [weight] * len(sizes)
-        return of_parts(rule, sizes, children, self._parts.folder, whole=whole, counts=counts)
+        return of_parts(rule, sizes, children, self._parts.folder, whole=whole, counts=counts, weighing=weighing)
 
     async def written(self) -> None:
         await self._writing.done()

@@ -14,7 +14,7 @@ from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.rules import Gathering, routed
+from fedstrata.rules import Gathering, Weighing, routed
 from fedstrata.rules.mean import exact
 from fedstrata.streams.plan_checks import are_offers
 from fedstrata.streams.streams import UPDATE_PART, Streams
@@ -150,14 +150,17 @@ class ReceivedStreams(Holding):
         models = self._vector.offers(of_all=self._parts.lps.method.fetches_all, **self._to_devices)
         return Offers(models, self._began_in)
 
-    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int]) -> Gathering:
+    def sums(self, children: Mapping[str, int], everybody: Mapping[str, int], weighing: Weighing) -> Gathering:
         members, folder = self._parts.members, self._parts.folder
         rule = self._parts.lps.rule.in_round(self._global_round)
         vector, examples = self._streams.vector(members.clusters), Counter[int]()
         for device_id, cluster in members.clusters_of().items():
             examples[cluster] += everybody.get(device_id, 0)
         routes = members.routes(self._streams, children)
-        return routed(rule, vector.sizes, routes, children, folder, whole=vector.whole(examples), counts=vector.counts)
+        return routed(
+            rule, vector.sizes, routes, children, folder,
+            whole=vector.whole(examples), counts=vector.counts, weighing=weighing,
+        )  # fmt: skip
 
     async def written(self) -> None:
         """Do nothing, because the GPS keeps every model that this LPS offers."""

@@ -32,6 +32,7 @@ SECTIONS = {
         "run-identity",
         "adoption",
         "virtual-deadlines",
+        "asynchronous",
         "real-clock",
         "schedules",
         "real-broadcasts",

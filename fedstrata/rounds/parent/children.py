@@ -25,6 +25,7 @@ class ChildState(Enum):
     AWAITED = "awaited"
     ACCEPTED = "accepted"
     EXCLUDED = "excluded"
+    LATER = "later"  # its update belongs to a later round
 
 
 @dataclass
@@ -154,18 +155,40 @@ class Children:
         """
         self._children = {name: Child() for name in names}
         self._awaited = self._left = len(self._children)  # awaited children, and children still in the round
+        self._later: set[str] = set()
+        self._wait = wait
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
         self.completed = asyncio.Event()  # set while the round waits for no child
 
     def state_of(self, child_id: str) -> ChildState | None:
         """Return the state of a child. If the child is not in this round, return None."""
+        if child_id in self._later:
+            return ChildState.LATER
         child = self._children.get(child_id)
         return child.state if child else None
 
+    def release(self, child_id: str) -> None:
+        """Take an awaited child out of the round, because its update belongs to a later round. The quorum is of the
+        other children from now on.
+        """
+        del self._children[child_id]
+        self._later.add(child_id)
+        self._awaited, self._left = self._awaited - 1, self._left - 1
+        self._quorum = self._wait.quorum(len(self._children))
+        self._tell()
+
+    def take_back(self, child_id: str) -> None:
+        """Wait for a child again that was released from the round."""
+        self._later.remove(child_id)
+        self._children[child_id] = Child()
+        self._awaited, self._left = self._awaited + 1, self._left + 1
+        self._quorum = self._wait.quorum(len(self._children))
+        self.completed.clear()
+
     def offset_of(self, child_id: str) -> int:
         """Return how many bytes of a child's payload have been added to the sum."""
-        return self._child(child_id).offset
+        return 0 if child_id in self._later else self._child(child_id).offset
 
     @property
     def missing(self) -> tuple[str, ...]:

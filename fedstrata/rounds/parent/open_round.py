@@ -250,7 +250,9 @@ class OpenRound:
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
         """Return how many bytes of a child's upload have arrived. If the upload belongs to another round, return 0."""
-        is_ours = self.number_for(request.child_id) == request.round and self.intake.state_of(request.child_id) is not None
+        is_ours = (
+            self.number_for(request.child_id) == request.round and self.intake.state_of(request.child_id) is not None
+        )
         return self.intake.offset_of(request.child_id) if is_ours else 0
 
     @property

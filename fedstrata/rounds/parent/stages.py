@@ -25,6 +25,8 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
+from fedstrata.process.waiting import wait_until
+from fedstrata.rounds.parent.children import ChildState
 from fedstrata.rounds.parent.open_round import Around, Message, Stage, Verdict
 from fedstrata.rpc.answer_messages import arrays_of, refused_by_method
 from fedstrata.rpc.messages import MOST_MEASURED
@@ -230,10 +232,55 @@ class Announcing(OnTime):
         self._around.metrics.update("late")
 
 
+@dataclass
+class Contributing(Announcing):
+    """Take the updates that arrive in this round. Other updates stay at their devices until the round in which they
+    arrive. Updates that were announced in an earlier round are not announced again.
+    """
+
+    def begin(self, around: Around) -> None:
+        super().begin(around)
+        self.announced.update(self.deadline.announced)
+
+    async def gather(self) -> None:
+        """Wait until all children have announced their updates, and then for the updates of this round. If a device is
+        refused, decide again without its update.
+        """
+        await super().gather()
+        intake = self._around.opened.intake
+        refused = self._refused()
+        while True:
+            await wait_until(intake.completed, lambda: intake.is_complete, None)
+            if refused == (refused := self._refused()):
+                return
+            self._decide_again(refused)
+
+    def _refused(self) -> set[str]:
+        intake = self._around.opened.intake
+        return {name for name in self.announced if intake.state_of(name) is ChildState.EXCLUDED}
+
+    def _decide_again(self, refused: set[str]) -> None:
+        """Take the updates that arrive in this round if the refused children have sent none. The round then closes
+        later or with the same updates, so it keeps all updates that it has.
+        """
+        intake = self._around.opened.intake
+        left = {name: each for name, each in self.announced.items() if name not in refused}
+        late = self.deadline.late_updates(left) if left else ()
+        for name in left.keys() - set(late):
+            if intake.state_of(name) is ChildState.LATER:
+                intake.take_back(name)
+        self._around.changes.tell()
+
+    def _leave_out(self, child_id: str) -> None:
+        self._around.opened.intake.release(child_id)
+
+
 def on_time(deadline: Deadline) -> list[Stage]:
     """Return a list with the stage that applies a round's virtual deadline. If no child can be late, the list is
     empty.
     """
     if not deadline.can_be_missed:
         return []
+    if deadline.are_kept:
+        return [Contributing(deadline)]
     return [Announcing(deadline) if deadline.are_announced else OnTime(deadline)]

@@ -88,6 +88,8 @@ class Uploads:
         if state is ChildState.EXCLUDED:
             self._refused.check(header.child_id)
             return Verdict.LATE
+        if state is ChildState.LATER:
+            return Verdict.NOT_YET
         return verdict
 
     async def _fold(

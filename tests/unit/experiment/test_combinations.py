@@ -38,6 +38,26 @@ CONVOLUTION = "model={name: 'tests.support.convolution:Only'}"
 RULE, GPS_RULE = (f"aggregation.{tier}={{name: 'tests.support.medians:Median'}}" for tier in ("lps", "gps"))
 FLIP, COLLUDE = (f"attacks=[{{name: {name}, devices: [0]}}]" for name in ("sign_flip", "alie"))
 IFCA = "method={name: ifca, clusters: 2}"
+TIMED, VIRTUAL = "training.rounds.lps={kind: timed}", "clock=virtual"
+# By feature that does not go with asynchronous rounds: what is changed of BASE, and what the message names.
+ASYNCHRONOUS: dict[str, tuple[str, str]] = {
+    "training.participation": ("training.participation=4", "training.participation 4"),
+    "deadlines.lps.deadline_s": ("deadlines.lps.deadline_s=3", "deadlines.lps.deadline_s 3.0"),
+    "links.shared": ("links.shared={device-lps: {up_rate: 1Mbit/s}}", "links.shared"),
+    "schedule.leave": ("schedule=[{at: 1s, leave: {devices: [1], for: 2s}}]", "schedule.0.leave"),
+    "schedule.move": ("schedule=[{at: 1s, move: {devices: [0], to: lps-1}}]", "schedule.0.move"),
+    "newcomers": (LATE, "newcomers"),
+    "secure_aggregation": (MASKS, "secure_aggregation"),
+    "privacy.updates": (UPDATES, "privacy.updates"),
+    "asks in each round": (IFCA, "method ifca"),
+    "plans mix updates": ("method=user_centric", "method user_centric"),
+    "state over all devices": ("method=scaffold", "method scaffold"),
+    "aggregation.lps": (RULE, "aggregation.lps tests.support.medians:Median"),
+    "aggregation.gps": (GPS_RULE, "aggregation.gps tests.support.medians:Median"),
+    "attacks at parents": (COLLUDE, "attacks.0 alie"),
+    "training.lps_optimiser": ("training.lps_optimiser={name: adam}", "training.lps_optimiser adam"),
+    "averaged statistics": (NORMED, "model.buffers average"),
+}
 # By row of the table: what is changed of BASE, and how the message begins.
 CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("training.lps_rounds_per_global_round", "plans mix updates"): (
@@ -179,6 +199,13 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("privacy.profiles", "profiles without noise"): (
         [PROFILES, "method=pacfl"], "privacy.profiles does not go with method pacfl: "
     ),
+    ("asynchronous rounds", "no timeline"): ([TIMED], "training.rounds.lps timed needs clock: virtual: "),
+    **{
+        ("asynchronous rounds", feature): (
+            [TIMED, VIRTUAL, TOPOLOGY, change], f"training.rounds.lps timed does not go with {said}: "
+        )
+        for feature, (change, said) in ASYNCHRONOUS.items()
+    },
 }  # fmt: skip
 METHODS = {"scores": "{name: scores, normalised: false}"}
 LEAVES = ["clock=virtual", "schedule=[{at: 1s, leave: {devices: [1], for: 2s}}]"]
@@ -212,6 +239,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
         for method in ("scaffold", "fednova")
     },
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in ("fednova", "fedproto")},
+    ("fedproto", "asynchronous rounds"): ([TIMED, VIRTUAL], "training.rounds.lps timed"),
     **{
         (name, "no body and head"): (["model.shared=[]"], "model.shared []")
         for name in ("fedrep", "fedbabu", "lg_fedavg")

@@ -20,6 +20,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.rounds import ReceivedModel, Refusals
 from fedstrata.rpc.payload import payload_header
+from fedstrata.rules import AS_STATED
 from fedstrata.store import write_model
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import lps_service_pb2 as lps_pb
@@ -414,7 +415,7 @@ async def test_an_lps_that_missed_global_rounds_goes_on_with_the_state_of_its_op
     kept = KeptModel(cast(Any, parts))
     number, report = await kept.begin()
     for opened in (3, 4):  # global rounds 1 and 2 were missed
-        sums = kept.sums({"a": 1}, {"a": 1})
+        sums = kept.sums({"a": 1}, {"a": 1}, AS_STATED)
         sums.take("a", 0, np.float32([1, 1, 1, 1, 1]), [1])
         sums.accept("a", [1])
         await kept.move(number, sums, report)

@@ -1,0 +1,93 @@
+"""Factors of the weights of updates that come from models of earlier rounds, and the step with which a round changes
+the model.
+
+In round v, child c sends an update u of n examples, from the model of round b. Its staleness is v − b. Its gap is the
+number of rounds since the round that took its last update. The next model is x + Σ q u / D, with the weights q = n · F
+and the divisor D = max(Q, ⌈Q · N / (ρ · Σ n)⌉). Here Q is the sum of all weights, N is the number of examples of all
+children, and ρ is the step. For polynomial weights, Q is 2¹⁰ · Σ n, so that the discount shortens the step.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from fedstrata.experiment.sections import (
+    CatchUpWeights,
+    EvenWeights,
+    PolynomialWeights,
+    UpdateWeights,
+)
+from fedstrata.rhythms.base import Contributed
+
+UNIT = 1 << 10  # factor of a fresh update with polynomial weights
+
+
+class UpdateFactors(Protocol):
+    """Define a factor of the weights of updates."""
+
+    @property
+    def most(self) -> int:
+        """The largest factor."""
+
+    def factor(self, update: Contributed) -> int:
+        """Return the factor F of an update."""
+
+    def counted(self, stated: int, weighed: int) -> int:
+        """Return Q, the sum by which the update of a round is divided at least. `stated` is Σ n, and `weighed` Σ q."""
+
+
+class Even:
+    """Weigh each update by its examples: F = 1."""
+
+    most = 1
+
+    def factor(self, update: Contributed) -> int:
+        return 1
+
+    def counted(self, stated: int, weighed: int) -> int:
+        return weighed
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """Let each child weigh as much as its examples over time: F is the gap, at most `most`."""
+
+    most: int
+
+    def factor(self, update: Contributed) -> int:
+        return min(update.gap, self.most)
+
+    def counted(self, stated: int, weighed: int) -> int:
+        return weighed
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Discount stale updates: F is 2¹⁰ · (1 + staleness)^-a, rounded, at least 1. FedAsync, equation 5."""
+
+    exponent: float
+    most = UNIT
+
+    def factor(self, update: Contributed) -> int:
+        return max(1, int(UNIT * (1.0 + update.staleness) ** -self.exponent + 0.5))
+
+    def counted(self, stated: int, weighed: int) -> int:
+        return UNIT * stated
+
+
+def make_factors(settings: UpdateWeights) -> UpdateFactors:
+    """Return the factors that the key `weights` names."""
+    match settings:
+        case EvenWeights():
+            return Even()
+        case CatchUpWeights():
+            return CatchUp(settings.most)
+        case PolynomialWeights():
+            return Polynomial(settings.exponent)
+
+
+def divisor(counted: int, stated: int, whole: int, step: Fraction) -> int:
+    """Return the divisor D. `counted` is Q, `stated` is Σ n, `whole` is N, and `step` is ρ."""
+    if not stated:
+        return 0
+    return max(counted, -(-counted * whole * step.denominator // (step.numerator * stated)))

@@ -101,6 +101,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
         if "attacks" in document:
             own["attacks"] = attack_settings(document["attacks"])
         experiment = Experiment.model_validate({**document, **own})
+        if document.get("method") is None:  # `own` has the default
+            experiment.model_fields_set.discard("method")
         _check_sizes(experiment.model_dump(mode="python", by_alias=True))
         check_experiment(experiment)
     except ValidationError as error:

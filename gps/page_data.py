@@ -8,7 +8,7 @@ from typing import Any
 from fedstrata.page import Feed, relevance_part
 from fedstrata.process.waiting import Changes, wait_until, wall_time
 from fedstrata.record.rounds import page_row, round_row
-from fedstrata.record.summary import read_summary
+from fedstrata.record.summary import read_summary, summary_parts
 from fedstrata.v1 import rounds_pb2
 from gps.record_writer import summary, wall_seconds
 from gps.result import result_so_far
@@ -84,17 +84,17 @@ def parts_of(run: Run) -> dict[str, Any]:
     return {
         "experiment": run.experiment.to_yaml(),
         "lps_rounds_per_global_round": run.experiment.training.lps_rounds_per_global_round,
-        **{f"summary/{key}": value for key, value in _summary(run).items()},
+        **_summary(run),
         **{f"live/{key}": value for key, value in _live(run).items()},
     }
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """Return the record's summary or, before the record is written, the summary of the run so far."""
+    """Return the parts with the record's summary or, before the record is written, the summary of the run so far."""
     if run.has_record:
-        return read_summary(run.record_folder / "summary.json").document()
+        return summary_parts(read_summary(run.record_folder / "summary.json"))
     result = replace(result_so_far(run), status="failed", wall_seconds=_begun(run.journal.phases()))
-    return summary(result).document() | {"status": "failed" if run.phase == "failed" else "running"}
+    return summary_parts(summary(result)) | {"summary/status": "failed" if run.phase == "failed" else "running"}
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS, WAYS, Link
+from fedstrata.experiment.partition import TestSetName
 from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.process.machine import commit, software
@@ -24,7 +25,17 @@ from fedstrata.record.made_by import Counted, MadeBy, made_by
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import rounds_csv
-from fedstrata.record.summary import Adoption, Exclusion, LinkBytes, Measured, Moved, Replanning, Summary, read_summary
+from fedstrata.record.summary import (
+    Adoption,
+    Exclusion,
+    LinkBytes,
+    Measured,
+    Moved,
+    Replanning,
+    Summary,
+    TestSet,
+    read_summary,
+)
 from fedstrata.record.timing import UNKNOWN, Timing
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.tasks import Task, make_task, measured
@@ -131,6 +142,7 @@ def summary(result: RunResult) -> Summary:
         device_tasks=task_of,
         rounds=result.global_rounds,
         measured=measured_by_metric(task, result.evaluations, result.clusters, task_of),
+        test_set=_test_set(experiment.partition.test_set, result.evaluations),
         newcomers=tuple(ids[index] for index in sorted(experiment.newcomer_indexes)),
         wall_seconds={phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         **UNKNOWN,
@@ -181,6 +193,13 @@ def measured_by_metric(
         )
         for metric in task.metrics
     }
+
+
+def _test_set(name: TestSetName, evaluations: Sequence[rounds_pb2.Evaluation]) -> TestSet | None:
+    """Return what the record says about the test set. For devices' own tests, it says nothing."""
+    if name == "own":
+        return None
+    return TestSet(name=name, examples=sum(each.num_examples for each in evaluations), devices=len(evaluations))
 
 
 def _metrics(task: Task, evaluations: Sequence[rounds_pb2.Evaluation], of: str = "sums") -> dict[str, float | None]:

@@ -193,7 +193,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
         })  # fmt: skip
         return
     show = partial(print_table, console, results.of.is_number)
-    show("Mean ± sample standard deviation over seeds", text_tables.means(results))
+    show(f"Mean ± sample standard deviation over seeds, on {results.measured_on}", text_tables.means(results))
     for title, given in text_tables.titled(results):
         show(title, given)
     if cost.runs:

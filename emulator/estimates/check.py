@@ -20,7 +20,7 @@ from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.experiment.sections import AggregationSettings, DeviceSettings
-from fedstrata.methods import Method, Moment, make_method
+from fedstrata.methods import Method, Moment, make_method, uses_default
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
 from fedstrata.partitions import check_partition, example_counts
@@ -28,6 +28,7 @@ from fedstrata.partitions.tasks import TaskPartition
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
 from fedstrata.processors import lacking
+from fedstrata.record.summary import TEST_SETS
 from fedstrata.rpc.answer_messages import largest_bytes
 from fedstrata.rules.registry import TIERS, Tier, make_rule, sends_sums
 from fedstrata.rules.spool import FLOAT
@@ -295,6 +296,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         **_roles(experiment, dataset),
         **_label_shares(experiment, dataset),
+        "tests": TEST_SETS[experiment.partition.test_set],
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         **_frozen(experiment, model),
@@ -446,7 +448,10 @@ def _method(experiment: Experiment) -> str:
     """Return a text with the method and its options."""
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-    return f"{experiment.method.name}: {said}" if said else experiment.method.name
+    name = (
+        f"{experiment.method.name}{' (the default, because the file names none)' if uses_default(experiment) else ''}"
+    )
+    return f"{name}: {said}" if said else name
 
 
 def _task_table(partition: TaskPartition) -> Table:

@@ -18,6 +18,7 @@ from fedstrata.record.tables import read_text
 MEASURED = {"made_by", "wall_seconds", "real", "bytes", "bytes_by_kind", "training_bytes", "repeated_bytes"}
 ON_THE_REAL_CLOCK = {"energy"}
 MEASURED_COLUMNS = {"seconds", "bytes_up", "bytes_down"}  # of rounds.csv
+LATER_COLUMNS = {"measured_examples"}  # that records of earlier releases lack
 WITHOUT_A_CLOCK = {"rounds.csv", "relevance.csv"}  # tables that do not depend on times
 LEAST_BYTES = 0.95  # of the replay's bytes; polling calls make up less than the rest
 LONGEST = 80  # characters of a value in a message
@@ -147,6 +148,7 @@ def _different_tables(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
 
 def _different_row(theirs: Path, ours: Path) -> Iterator[str]:
     skipped = MEASURED_COLUMNS if theirs.name == "rounds.csv" else set[str]()
+    skipped |= LATER_COLUMNS.difference(next(_rows(theirs), ()))
     pairs = zip_longest(_rows(theirs), _rows(ours), fillvalue=dict[Any, Any]())
     for number, (said, true) in enumerate(pairs, start=2):
         for column in dict.fromkeys([*true, *said]):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
+from emulator.results.best_round import best_round, measured_rounds
 from emulator.results.device_costs import (
     bytes_in_all,
     bytes_of_training,
@@ -20,6 +21,7 @@ from fedstrata.tasks import Metric
 
 # Names that no task can have, because names of tasks have small letters.
 ARI, DEVICES, RECEIVED, NEWCOMERS = "ARI", "Devices", "Received", "Newcomers"
+BEST, BEST_ROUND = "Best", "Best round"
 WORST_TENTH, VARIANCE, JAIN = "Worst tenth", "Variance", "Jain"
 INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
@@ -90,11 +92,31 @@ class Measures:
             JAIN: replace(index, form=Form(digits=3), higher_is_better=True),
         }
 
+    @cached_property
+    def rounds(self) -> Mapping[str, Measure]:
+        """The measures of the best of the rounds that all devices measured: its value and its number. The last round's
+        value is the mean. With fewer than two such rounds there is no best one.
+        """
+
+        def best(values: Measured, run: RunRecord) -> float | None:
+            rounds = measured_rounds(run)
+            return rounds[best_round(run, rounds)] if len(rounds) > 1 else None
+
+        def number(values: Measured, run: RunRecord) -> float | None:
+            rounds = measured_rounds(run)
+            return best_round(run, rounds) if len(rounds) > 1 else None
+
+        of_round = self._of("best_round", number)
+        return {
+            BEST: self._of(f"best_{self.metric.name}", best),
+            BEST_ROUND: replace(of_round, form=Form(digits=1), higher_is_better=False),
+        }
+
     def named(self, name: str) -> Measure:
         """Return the measure with this name. If there is no such measure, `name` is taken as a true task. Then the
         measure is the main metric on this task.
         """
-        known = self.results.get(name) or self.fairness.get(name) or COSTS.get(name)
+        known = self.results.get(name) or self.fairness.get(name) or self.rounds.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 
     def _of(self, column: str, of: Callable[[Measured, RunRecord], float | None]) -> Measure:
@@ -107,7 +129,7 @@ class Measures:
 
     def is_number(self, heading: str) -> bool:
         """Return whether the column with this heading contains numbers."""
-        return heading in ("seeds", ARI, JAIN) or heading.endswith(("%", "²", "MB", self.metric.label))
+        return heading in ("seeds", ARI, JAIN, BEST_ROUND) or heading.endswith(("%", "²", "MB", self.metric.label))
 
 
 COSTS: Mapping[str, Measure] = {

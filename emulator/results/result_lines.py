@@ -8,10 +8,11 @@ from rich.text import Text
 
 from emulator.console.console_tables import CLUSTERS_SHOWN, plain_table, traffic_table
 from emulator.console.energy_text import energy_line
-from emulator.console.units import decimal, grouped, human_seconds, measured
+from emulator.console.units import counted, decimal, grouped, human_seconds, measured
+from emulator.results.best_round import best_round, measured_rounds
 from emulator.results.read_record import RunRecord
 from fedstrata.process.quoting import printable
-from fedstrata.record.summary import Summary
+from fedstrata.record.summary import Summary, measured_on
 from fedstrata.record.timeline import PARTS, Virtual
 
 
@@ -23,6 +24,14 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
     metric, found = summary.headline, summary.of_headline
     if summary.mean is not None:
         console.print(metric_table(summary))
+        console.print(f"{metric.name} is measured on {measured_on(summary)}", soft_wrap=True)
+        if (rounds := measured_rounds(record)) and len(rounds) > 1:
+            best = best_round(record, rounds)
+            console.print(
+                f"best of {counted(len(rounds), 'measured round')}: {measured(rounds[best], metric)} in global round "
+                f"{best}; last: {measured(summary.mean, metric)}",
+                soft_wrap=True,
+            )
         if found.tasks:
             tasks = plain_table("task", numbers=[metric.name])
             for name, value in found.tasks.items():

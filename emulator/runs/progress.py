@@ -14,7 +14,9 @@ from rich.text import Text
 
 from emulator.console.console_tables import CLUSTERS_SHOWN, plain_table, traffic_table
 from emulator.console.units import NO_VALUE, counted, decimal, human_seconds, measured
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
+from fedstrata.methods import uses_default
 from fedstrata.process.child_processes import Restart
 from fedstrata.process.json_text import json_text
 from fedstrata.process.quoting import printable
@@ -62,6 +64,9 @@ class Display:
         """Return a context manager. The display may draw while its block runs."""
         return nullcontext()
 
+    def begins(self, experiment: Experiment) -> None:
+        """Show what the experiment leaves to defaults, before its processes start."""
+
     def show(self, status: pb.RunStatus) -> None:
         """Show a status."""
 
@@ -94,6 +99,10 @@ class LogLines(Display):
         self._last: tuple[str, int] | None = None
         self._waited: set[str] = set()
 
+    def begins(self, experiment: Experiment) -> None:
+        if uses_default(experiment):
+            self._print(method_line(experiment))
+
     def show(self, status: pb.RunStatus) -> None:
         place = (status.phase, status.global_round)
         if place != self._last:
@@ -112,6 +121,11 @@ class LogLines(Display):
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
+
+
+def method_line(experiment: Experiment) -> str:
+    """Return a line that names the default method."""
+    return f"method {experiment.method.name}: the default, because the experiment names none"
 
 
 def can_draw_over(console: Console) -> bool:
@@ -133,6 +147,10 @@ class LiveTables(Display):
 
     def open(self) -> AbstractContextManager[Any]:
         return self._live
+
+    def begins(self, experiment: Experiment) -> None:
+        if uses_default(experiment):
+            self._live.console.print(Text(method_line(experiment)), soft_wrap=True)
 
     def show(self, status: pb.RunStatus) -> None:
         self._status, self._shown_at = status, time.monotonic()

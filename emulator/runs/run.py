@@ -74,6 +74,7 @@ def execute(request: RunRequest, display: Display) -> Outcome:
     raise_limit()
     loopback()  # raises now if there is no loopback address
     with _prepared(request) as experiment:
+        display.begins(request.experiment or experiment)
         try:
             outcome = run_interruptibly(on_this_machine(request, experiment, display))
         finally:

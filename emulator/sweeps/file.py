@@ -32,7 +32,8 @@ MEASURED: Mapping[str, type] = {
     "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,
     "difference_mean": float, "difference_std": float, "better": int,
 }  # fmt: skip
-TAKEN = {"cell", "seed", *MEASURED}  # columns of a sweep's tables, which no axis may have as its name
+TEST_SET = "test_set"  # a further column, unless all runs measured on devices' own tests
+TAKEN = {"cell", "seed", TEST_SET, *MEASURED}  # columns of a sweep's tables, which no axis may have as its name
 MOST_RUNS = 100_000
 LONGEST_FOLDER = 255  # characters in the name of a folder, on most file systems
 BASE_CELL = "base"  # the only cell, if the file has no cells

@@ -12,7 +12,9 @@ from typing import Any
 from emulator.results.measures import COSTS, DEVICES, Measures
 from emulator.results.over_seeds import MEAN, Spread, headlines_of
 from emulator.results.read_record import RunRecord
-from emulator.sweeps.file import MEASURED, Place, Sweep
+from emulator.sweeps.file import MEASURED, TEST_SET, Place, Sweep
+from fedstrata.experiment.partition import TestSetName
+from fedstrata.record.summary import TEST_SETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,26 @@ class SweepResults:
     def fairness(self) -> tuple[str, ...]:
         """The names of the measures of fairness (over devices) that at least one run has."""
         return self._there(self.of.fairness)
+
+    @cached_property
+    def rounds(self) -> tuple[str, ...]:
+        """The names of the measures of the best round, if at least one run has them."""
+        return self._there(self.of.rounds)
+
+    @cached_property
+    def test_sets(self) -> dict[Place, TestSetName]:
+        """The name of the test set of each cell and setting that has a run."""
+        return {place: run.summary.test_set_name for (place, _), run in self.records.items()}
+
+    @property
+    def measured_on(self) -> str:
+        """The test set of the table's numbers, in words. If cells differ, the words say which cell has which."""
+        found: dict[TestSetName, list[str]] = {}
+        for place, name in self.test_sets.items():
+            found.setdefault(name, []).append(" ".join(place.words))
+        if len(found) == 1:
+            return TEST_SETS[next(iter(found))]
+        return "; ".join(f"{TEST_SETS[name]} ({', '.join(places)})" for name, places in found.items())
 
     @cached_property
     def costs(self) -> tuple[str, ...]:
@@ -104,7 +126,8 @@ class SweepResults:
     @property
     def columns(self) -> dict[str, type]:
         """The names of the columns of `rows`, with the type of each column."""
-        return {**dict.fromkeys(self.head, str), **MEASURED}
+        chosen = {TEST_SET: str} if set(self.test_sets.values()) - {"own"} else {}
+        return {**dict.fromkeys(self.head, str), **MEASURED, **chosen}
 
     def csv_text(self) -> str:
         """Return the rows as CSV with all digits. The text does not depend on when or where the runs were done."""
@@ -116,7 +139,7 @@ class SweepResults:
 
     @property
     def _measured(self) -> tuple[str, ...]:
-        return (*self.measures, *self.fairness, *self.costs)
+        return (*self.measures, *self.fairness, *self.rounds, *self.costs)
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the given measures, without measures that no run has."""
@@ -132,4 +155,5 @@ class SweepResults:
             paired and paired.count, paired and paired.mean, paired and paired.deviation,
             difference and difference.better,
         )  # fmt: skip
-        return dict(zip(self.columns, (*place.words, *values), strict=True))
+        said = (self.test_sets.get(place),) if TEST_SET in self.columns else ()
+        return dict(zip(self.columns, (*place.words, *values, *said), strict=True))

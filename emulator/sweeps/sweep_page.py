@@ -22,6 +22,7 @@ from fedstrata.errors import OutputError
 PAGE, TABLE, GAINS = "index.html", "table.csv", "gains.csv"
 CAPTIONS = {
     **dict.fromkeys((text_tables.FAIRNESS_SAID, text_tables.WORTH_SAID), "Over the completed seeds"),
+    text_tables.BEST_SAID: "Of the rounds that all devices measured. The tests chose the best one, so it is too good",
     text_tables.COSTS_SAID: "Of all devices, in both directions. A dash: devices were grouped without answers, or "
     "nothing was measured",
 }
@@ -113,7 +114,11 @@ def render_page(results: SweepResults, figure: Columns) -> str:
             + (f", {missing} not" if missing else "")
         ),
         figure=_figure(figure),
-        table=_table(results, "Mean ± sample standard deviation over seeds", text_tables.means(results)),
+        table=_table(
+            results,
+            f"Mean ± sample standard deviation over seeds, on {results.measured_on}",
+            text_tables.means(results),
+        ),
         differences=Markup(f"{_differences(results)}{_others(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from emulator.console.units import NO_VALUE
+from emulator.results.measures import BEST, BEST_ROUND
+from emulator.results.over_seeds import MEAN
 from emulator.sweeps import worth
 from emulator.sweeps.results import Difference, SweepResults
 
 COSTS_SAID = "Bytes that devices sent and received"
 FAIRNESS_SAID = "Fairness over devices"
+BEST_SAID = "Best of the measured rounds, and the last round (Mean)"
 WORTH_SAID = "Gain over training alone, device by device"
 Table = worth.Table
 
@@ -36,6 +39,7 @@ def titled(results: SweepResults) -> list[tuple[str, Table]]:
     """Return all tables except `means`, each with its title. Tables without values are left out."""
     baseline = results.sweep.baseline
     found = [] if baseline is None else [(f"Difference from {baseline}, seed by seed", differences(results))]
+    found += [(BEST_SAID, _spreads(results, (BEST, MEAN, BEST_ROUND)))] if results.rounds else []
     found += [(FAIRNESS_SAID, _spreads(results, results.fairness))] if results.fairness else []
     gained = worth.table(results)
     found += [(WORTH_SAID, gained)] if gained else []
@@ -46,7 +50,9 @@ def markdown(results: SweepResults) -> str:
     """Return all tables as Markdown."""
     is_number = results.of.is_number
     more = "".join(f"\n{title}:\n\n{as_markdown(given, is_number)}" for title, given in titled(results))
-    return as_markdown(means(results), is_number) + more
+    chosen = set(results.test_sets.values()) - {"own"}
+    said = f"\nMeasured on {results.measured_on}.\n" if chosen else ""
+    return as_markdown(means(results), is_number) + said + more
 
 
 def as_markdown(given: Table, is_number: Callable[[str], bool]) -> str:

@@ -217,6 +217,9 @@ FEATURES: Mapping[str, Feature] = {
         said=lambda experiment, _: _if(experiment.partition.is_local, "partition.kind local"),
         without="choose another partition",
     ),
+    "partition.tests: global": _setting(
+        "partition.tests", "set partition.tests: own", off=(None, "own", "alike", "validation")
+    ),
     "attacks": _attacks_that(lambda _: True),
     "attacks.lps": _attacks_that(lambda entry: entry.lps),
     "attacks at parents": _attacks_that(lambda entry: entry.lps or entry.attack.colludes),
@@ -249,6 +252,9 @@ FEATURES: Mapping[str, Feature] = {
     "several clusters span LPSs": Feature(
         said=lambda experiment, method: _if(method.clusters_known != 1, _spans(experiment, method)),
         without="choose a method with a single cluster, such as fedavg",
+    ),
+    "several clusters": _method_that(
+        lambda method: method.clusters_known != 1, "choose a method with a single cluster, such as fedavg"
     ),
     "partial sums": Feature(
         said=lambda experiment, method: _if(
@@ -295,6 +301,10 @@ REFUSALS = (
     *(
         Refusal((key, "absent devices count"), "the method needs the mean over all devices, also absent ones")
         for key in AT_PARENTS
+    ),
+    Refusal(
+        ("partition.tests: global", "several clusters"),
+        "the devices of one cluster have only a part of the test set, so no cluster's model is measured on all of it",
     ),
     Refusal(("attacks", "partition.kind: local"), "such devices are real, and must never attack"),
     Refusal(

@@ -15,6 +15,7 @@ def _distinct_labels(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
+TestSetName = Literal["own", "global", "alike", "validation", "public"]
 Labels = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_distinct_labels)]
 
 
@@ -74,10 +75,19 @@ class PartitionSettings(Settings):
         return None
 
     @property
+    def test_set(self) -> TestSetName:
+        """The name of the test set, on which devices measure models."""
+        return "own"
+
+    @property
     def public_examples(self) -> PublicSettings | None:
         """The settings of the public examples, which no device owns; None if the section `public` is missing."""
         return None
 
     def of_digest(self) -> dict[str, Any]:
-        """Return the keys and values on which the run's id depends."""
-        return self.model_dump(mode="json", by_alias=True)
+        """Return the keys and values on which the run's id depends. Keys that came later are left out if they have
+        their default.
+        """
+        later = {"tests": "own", "validation_share": None}
+        found = self.model_dump(mode="json", by_alias=True)
+        return {key: value for key, value in found.items() if key not in later or value != later[key]}

@@ -29,7 +29,7 @@ from fedstrata.methods.base import (
     places_late,
     shared_and_rest,
 )
-from fedstrata.methods.registry import NAMES, make_method, method_of, method_settings
+from fedstrata.methods.registry import NAMES, make_method, method_of, method_settings, uses_default
 
 __all__ = [
     "NAMES",
@@ -59,4 +59,5 @@ __all__ = [
     "method_settings",
     "places_late",
     "shared_and_rest",
+    "uses_default",
 ]

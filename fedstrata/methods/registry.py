@@ -80,6 +80,11 @@ def make_method(experiment: Experiment) -> Method:
     return method_of(experiment.method, facts_of(experiment))
 
 
+def uses_default(experiment: Experiment) -> bool:
+    """Return whether the experiment file names no method, so that the run uses the default method."""
+    return "method" not in experiment.model_fields_set
+
+
 def method_of(settings: MethodSettings, facts: Facts) -> Method:
     """Return the method with these options. Raises the same errors as `make_method`."""
     return METHODS.made(settings.name, lambda kind: kind(settings, facts))

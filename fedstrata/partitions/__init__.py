@@ -1,5 +1,5 @@
 """Partitions: which examples each device owns (`owned`). Each kind of partition has a module (`registry`). The module
-`set_aside` chooses public examples, and a part of each device's examples for tests.
+`tests_of_devices` has the test sets, and `public_examples` chooses examples that no device owns.
 """
 
 from fedstrata.partitions.assignment import Assignment

@@ -19,6 +19,8 @@ class Assignment:
     """By device, indices into the test data."""
     tests_on_training_data: bool = False
     """True if `test` has indices into the training data."""
+    validation: Sequence[Indices] = ()
+    """By device, indices into the training data of examples for validation; empty without `validation_share`."""
     shifts: Sequence[Shift] | None = None
     """By device, the change of its examples; None if no device's examples are changed."""
     drift: Drift = ()

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedstrata.datasets import Dataset
-from fedstrata.experiment.partition import PartitionSettings, PublicSettings
+from fedstrata.experiment.partition import PartitionSettings, PublicSettings, TestSetName
 from fedstrata.partitions.assignment import Assignment
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -20,14 +20,34 @@ class Partition(PartitionSettings):
     """
     test_from: Literal["random", "end"] = "random"
     """Choice of the examples of `test_share`: at `random`, or the last ones in the order of the data (`end`)."""
+    tests: Literal["own", "global", "alike", "validation"] = "own"
+    """Test set: `own` is like each device's data, `global` the whole, `alike` divides it like the training data,
+    `validation` has the examples of `validation_share`.
+    """
+    validation_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of each device's training examples that it keeps for `tests: validation`, and never trains on."""
     public: PublicSettings | None = None
     """Public examples, which no device owns."""
 
     @model_validator(mode="after")
     def _one_kind_of_tests(self) -> Self:
-        if self.test_share is not None and self.public is not None and self.public.tests:
+        on_public = self.public is not None and self.public.tests
+        if on_public and self.test_share is not None:
             raise ValueError("test_share and public.tests both choose the examples for tests; remove one")
+        if on_public and self.tests != "own":
+            raise ValueError(f"tests: {self.tests} and public.tests both choose the examples for tests; remove one")
+        if self.tests in {"global", "alike"} and self.test_share is not None:
+            raise ValueError(f"tests: {self.tests} takes the data set's tests, so test_share is unused; remove one")
+        if self.tests in {"global", "alike"} and self.public is not None and self.public.source == "test":
+            raise ValueError(f"tests: {self.tests} leaves no tests for public.source test; take them from train")
+        if self.tests == "validation" and self.validation_share is None:
+            raise ValueError("tests: validation needs examples for validation; set validation_share, such as 0.1")
         return self
+
+    @property
+    def test_set(self) -> TestSetName:
+        """The name of the test set: `tests`, or `public` with `public.tests`."""
+        return "public" if self.public is not None and self.public.tests else self.tests
 
     @property
     def public_examples(self) -> PublicSettings | None:

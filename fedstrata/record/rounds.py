@@ -56,6 +56,9 @@ class RoundRow:
     out others. Each row has other devices, so compare no rows.
     """
 
+    measured_examples: NonNegativeInt | None = None
+    """Number of examples on which devices measured the model, also if only some devices did."""
+
     @property
     def key(self) -> tuple[int, str]:
         """The key of the row: the LPS round and the cluster.
@@ -76,7 +79,7 @@ class RoundsTable(Table[RoundRow]):
         names = {"metrics": tuple(self._ranges), **{field: (column,) for field, column in of_headline.items()}}
         self._columns_of = {field: names.get(field, (field,)) for field in self.columns}
         self._ranges |= dict.fromkeys(of_headline.values(), metrics[0].range)
-        self.later = frozenset({of_headline["cohort"]})
+        self.later = frozenset({of_headline["cohort"], "measured_examples"})
         self.columns = tuple(column for columns in self._columns_of.values() for column in columns)
 
     @property
@@ -135,6 +138,7 @@ def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
         lowest=row.lowest if of_all and row.HasField("lowest") else None,
         highest=row.highest if of_all and row.HasField("highest") else None,
         cohort=cohort,
+        measured_examples=examples,
     )
 
 

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.links import LINKS, Link
+from fedstrata.experiment.partition import TestSetName
 from fedstrata.process.json_text import json_text
 from fedstrata.record.attacks import Attacked
 from fedstrata.record.contributions import Asynchronous
@@ -123,6 +124,30 @@ class Measured:
             yield from ((f"{prefix}{metric}.{name}", value) for name, value in (getattr(self, part) or {}).items())
 
 
+TEST_SETS: Mapping[TestSetName, str] = {
+    "own": "each device's own tests",
+    "global": "all tests of the data set",
+    "alike": "the data set's tests, divided like the training data",
+    "validation": "examples for validation, which are no tests",
+    "public": "public examples",
+}
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class TestSet:
+    """Name the examples on which devices measured the final models."""
+
+    __test__ = False  # pytest would take the class for a test
+
+    name: TestSetName
+    """Name of the test set: `partition.tests`, or `public` with `partition.public.tests`."""
+    examples: NonNegativeInt
+    """Number of examples of the devices that measured."""
+    devices: NonNegativeInt
+    """Number of devices that measured. With fewer devices than the experiment has, a part of the test set is missing.
+    """
+
+
 PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "tasks": "task_"}
 # names at /metrics, without `fedstrata_`, except those that are also in the record
 GAUGES = {
@@ -176,6 +201,8 @@ class Summary:
     """Values of each metric, by its name. In the file, they are top-level keys that contain the metric's name, such as
     `device_METRIC`.
     """
+    test_set: TestSet | None = None
+    """Test set of all values of metrics; absent if devices measured on their own tests (`own`)."""
     newcomers: tuple[str, ...]
     """Devices that joined after all other devices had been grouped."""
     wall_seconds: dict[str, Amount]
@@ -280,6 +307,10 @@ class Summary:
         return self.mean_of(self.headline)
 
     @property
+    def test_set_name(self) -> TestSetName:
+        return "own" if self.test_set is None else self.test_set.name
+
+    @property
     def cluster_of_device(self) -> dict[str, str]:
         return {device: lps_id for lps_id, ids in self.clusters.items() for device in ids}
 
@@ -324,6 +355,22 @@ class Summary:
 
 
 SUMMARY = TypeAdapter(Summary)
+
+
+def measured_on(summary: Summary) -> str:
+    """Return the test set in words. If some devices did not measure, the words say so."""
+    said, found = TEST_SETS[summary.test_set_name], summary.test_set
+    if found is None or not found.devices:
+        return said
+    missing = summary.devices - found.devices
+    without = f", without the part of {missing} of {summary.devices} devices" if missing else ""
+    return f"{said} ({found.examples}){without}"
+
+
+def summary_parts(summary: Summary) -> dict[str, Any]:
+    """Return the parts of the page of a run that come from the summary: its keys, and the test set in words."""
+    keys = {f"summary/{key}": value for key, value in summary.document().items()}
+    return {**keys, "measured_on": measured_on(summary)}
 
 
 def read_summary(path: Path) -> Summary:

@@ -94,7 +94,9 @@ def write_record(
     experiment["training"] = {"lps_rounds_per_global_round": 1, **experiment.get("training", {})}
     (folder / "experiment.yaml").write_text(json.dumps(experiment), encoding="utf-8")  # JSON is YAML
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    write_csv(folder / "rounds.csv", [TABLE.columns, *([*row, *[""] * (13 - len(row))] for row in rounds)])
+    write_csv(
+        folder / "rounds.csv", [TABLE.columns, *([*row, *[""] * (len(TABLE.columns) - len(row))] for row in rounds)]
+    )
     write_csv(folder / "relevance.csv", relevance_rows() if relevance is None else relevance)
     return folder
 

@@ -44,9 +44,9 @@ def numbered(train: list[int], test: list[int]) -> Dataset:
     return Dataset(train=part(train), test=part(test), num_classes=len(train))
 
 
-def experiment(partition: dict[str, Any], seed: int = 3) -> Experiment:
+def experiment(partition: dict[str, Any], seed: int = 3, method: str = "one_shot") -> Experiment:
     data = {"name": "folder", "input_shape": [1], "num_classes": 2} if partition["kind"] == "local" else {}
-    said = {"name": "split", "seed": seed, "data": data, "partition": partition}
+    said = {"name": "split", "seed": seed, "data": data, "partition": partition, "method": method}
     return parse_experiment(yaml.safe_dump(said))
 
 

@@ -14,6 +14,7 @@ from emulator.results.waits_chart import parts_by_tier, picture
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part
 from fedstrata.record.rounds import page_row
+from fedstrata.record.summary import summary_parts
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
@@ -47,7 +48,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
         "parts": {
             "experiment": record.experiment_yaml,
             "lps_rounds_per_global_round": record.lps_rounds_per_global_round,
-            **{f"summary/{name}": value for name, value in record.summary.document().items()},
+            **summary_parts(record.summary),
             "relevance": relevance_part(relevance.matrix, relevance.ids, record.summary.clusters)
             if relevance is not None
             else None,

@@ -6,6 +6,7 @@
   const COLUMNS = [
     "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "metric", "seconds", "bytes_up",
     "bytes_down", "lowest", "highest", "cohort",
+    "measured_examples",
   ];
   const STATES = { a: "absent", e: "enrolled", w: "answered", g: "assigned", r: "refused" };
   const RATE_S = 10; // over how long a link's rate is taken
@@ -72,6 +73,7 @@
         realParts: this.parts.real_parts ?? null,
         roundPicture: this.parts.round_picture ?? null,
         experiment: this.parts.experiment ?? "",
+        measuredOn: this.parts.measured_on ?? "",
         sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),
       };
     }

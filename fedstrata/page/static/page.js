@@ -102,7 +102,8 @@
     if (!isCohorts && !has((row) => fedstrata.isNumber(row.metric))) return "Not measured.";
     const between = has((row) => !row.isGlobal) ? " Circles: models between the LPS rounds of a global round." : "";
     const cohorts = isCohorts ? " Crosses: measured only by devices of the next round, other devices each time." : "";
-    return `By all devices, after global rounds G1, G2, ….${between}${cohorts}${view.spans ? " By LPS, since clusters span them." : ""}`;
+    const on = view.measuredOn ? `On ${view.measuredOn}. ` : "";
+    return `${on}By all devices, after global rounds G1, G2, ….${between}${cohorts}${view.spans ? " By LPS, since clusters span them." : ""}`;
   }
 
   function spreadSaid(view) {

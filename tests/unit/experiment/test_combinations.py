@@ -70,6 +70,10 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("training.lps_optimiser", "clusters span LPSs"): (
         [TOPOLOGY, "training.lps_optimiser={name: adam}"], "training.lps_optimiser adam does not go with topology: "
     ),
+    ("partition.tests: global", "several clusters"): (
+        ["partition.tests=global", "method={name: ifca, clusters: 2}"],
+        "partition.tests global does not go with method ifca: ",
+    ),
     ("links.lps-gps.up", "partial sums"): (
         [TOPOLOGY, "links.lps-gps.up=int8"], "links.lps-gps.up int8 does not go with topology: "
     ),

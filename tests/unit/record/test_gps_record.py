@@ -232,7 +232,7 @@ def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunR
     rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(ROWS, CLASSIFICATION)))))
     assert tuple(rows[0]) == RoundsTable(CLASSIFICATION.metrics).columns
     assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
-    assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000", ""]
+    assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000", "", "50"]
     assert list(rows[1].values())[:3] == ["1", "2", "lps-0"]
     assert {rows[1][name] for name in ("loss", "accuracy", "lowest_accuracy", "highest_accuracy")} == {""}
 
@@ -243,7 +243,7 @@ def test_a_model_that_only_some_devices_measured_has_its_value_under_a_name_of_i
     )
     (written,) = csv.DictReader(io.StringIO("".join(rounds_csv([row], CLASSIFICATION))))
     assert {written[name] for name in ("loss", "accuracy", "lowest_accuracy", "highest_accuracy")} == {""}
-    assert written["cohort_accuracy"] == "0.250000"
+    assert (written["cohort_accuracy"], written["measured_examples"]) == ("0.250000", "4")
 
 
 def test_a_small_loss_keeps_six_digits() -> None:

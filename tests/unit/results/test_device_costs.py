@@ -198,7 +198,9 @@ def test_a_run_of_another_task_has_nothing_that_is_compared_by_accuracy(tmp_path
 
 def errors_of(folder: Path, errors: tuple[float, ...]) -> RunRecord:
     """A run of a regression with one cluster, whose RMSE over the global rounds is given."""
-    rows = [(n + 1, n + 1, "lps-0", 5, 100, 1.0, error, 0.5, 25, 25, 1.0, 9.0, "") for n, error in enumerate(errors)]
+    rows = [
+        (n + 1, n + 1, "lps-0", 5, 100, 1.0, error, 0.5, 25, 25, 1.0, 9.0, "", "") for n, error in enumerate(errors)
+    ]
     metric = {"name": "rmse", "title": "RMSE", "unit": "plain", "higher_is_better": False}
     written = write_record(
         folder / "run", clusters={"lps-0": list(IDS)}, rounds=(), metrics=[metric],

@@ -184,11 +184,11 @@ def test_a_round_of_an_unknown_cluster_is_refused(tmp_path: Path) -> None:
     ("rows", "said"),
     [
         ([], "empty"),
-        ([TABLE.columns[:-2]], "no column 'highest_accuracy'"),
+        ([TABLE.columns[:-3]], "no column 'highest_accuracy'"),
         ([TABLE.columns, (1, 1, "lps-0")], "row 2: 3 fields"),
-        ([TABLE.columns, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1, "", "", "")], "row 2: lps_round"),
-        ([TABLE.columns, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1, "", "", "")], "row 2: loss"),
-        ([TABLE.columns, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1, "", "", "")], "row 2: bytes_up"),
+        ([TABLE.columns, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1, "", "", "", "")], "row 2: lps_round"),
+        ([TABLE.columns, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1, "", "", "", "")], "row 2: loss"),
+        ([TABLE.columns, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1, "", "", "", "")], "row 2: bytes_up"),
     ],
 )
 def test_rounds_that_are_malformed_are_refused_with_their_row(tmp_path: Path, rows: Any, said: str) -> None:

@@ -82,7 +82,7 @@ def test_the_page_holds_what_the_record_says(tmp_path: Path) -> None:
     said = {name.removeprefix("summary/"): value for name, value in page.parts.items() if name.startswith("summary/")}
     assert {name: said[name] for name in summary} == summary
     assert said["name"] == "two-tasks"
-    assert page.document["rounds"][0] == [1, 1, "lps-0", 3, 300, 1.5, None, 0.5, 300, 330, None, None, None]
+    assert page.document["rounds"][0] == [1, 1, "lps-0", 3, 300, 1.5, None, 0.5, 300, 330, None, None, None, None]
     assert len(page.document["rounds"]) == 4
     assert page.parts["experiment"] == (folder / "experiment.yaml").read_text()
     assert "two-tasks · Fedstrata run" in page.texts("title")

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from emulator.commands import main as cli
+from emulator.console.console_tables import make_console
 from emulator.estimates.check import ModelSize, check_data, cluster_count, payloads_of, question_bytes, round_bytes
+from emulator.runs.progress import LogLines
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import load_experiment, parse_experiment
@@ -215,7 +217,9 @@ def test_check_says_the_columns_of_a_folder_and_the_rows_of_its_devices(
     )
     assert cli.execute(["check", str(path)]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "input heat, load target price rows to train on mill 3, quarry 2 method" in told
+    assert (
+        "input heat, load target price rows to train on mill 3, quarry 2 tests each device's own tests method" in told
+    )
 
 
 def test_a_column_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,3 +325,27 @@ def test_a_rule_that_names_no_number_of_liars_is_named(tmp_path: Path, capsys: p
     assert "medians:Words: withstands must return a whole number, not 'all'" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("", "one_shot (the default, because the file names none)"), ("local", "local")]
+)
+def test_check_says_whether_the_method_is_the_default(
+    method: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("name: some\npartition: {kind: iid, devices: 2, examples_per_device: 40}\n")
+    assert cli.execute(["check", str(path), *(["--set", f"method={method}"] if method else [])]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("method ")]
+    assert line.split(":")[0].split(maxsplit=1)[1].strip() == said
+
+
+@pytest.mark.parametrize(("method", "said"), [("", True), ("\nmethod: one_shot", False)])
+def test_a_run_that_begins_says_whether_the_method_is_the_default(
+    method: str, said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LogLines(make_console()).begins(
+        parse_experiment(f"name: some\npartition: {{kind: iid, devices: 2, examples_per_device: 40}}{method}")
+    )
+    line = "method one_shot: the default, because the experiment names none\n"
+    assert capsys.readouterr().out == (line if said else "")

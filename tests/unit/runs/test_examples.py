@@ -64,7 +64,7 @@ def test_a_file_comes_before_an_example_and_a_folder_after_it(elsewhere: Path) -
     [
         ("digit", "there is no file digit, and no example is called 'digit'; did you mean digits?"),
         ("fmnist_3_tasks", "did you mean fmnist_three_tasks?"),
-        ("qqqq", "there are digits, fmnist_"),
+        ("qqqq", "there are digits, flat, fmnist_"),
         ("digits.yaml", "there is no file digits.yaml; for the example that comes with Fedstrata give digits"),
         ("experiments/digits.yaml", "give digits"),
         ("mine.yaml", "there is no file mine.yaml; give an experiment file, or the name of an example"),

@@ -1,0 +1,110 @@
+"""Test sets: on which examples each device measures models. Each class is one test set."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fedstrata.datasets import Dataset
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.experiment.partition import TestSetName
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.base import Partition
+from fedstrata.partitions.public_examples import public_examples
+from fedstrata.partitions.stock import TEST_ORDER, apportioned, labels_or_one_kind
+
+
+class OwnTests:
+    """Let each device measure on examples that are like its own. The partition's kind, or `test_share`, has chosen
+    them.
+    """
+
+    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+        """Return the split with the test examples of each device.
+
+        Raises:
+            ExperimentError: the test set does not fit the partition.
+            DataError: the data set has no such examples.
+        """
+        _check_tests(dataset, partition)
+        return split
+
+
+class GlobalTests(OwnTests):
+    """Let the devices together measure on all tests of the data set. Each test has one device, and parts differ by at
+    most one test. So the correct answers of all devices together are those of a model on the whole test set.
+    """
+
+    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+        """Return the split with the data set's tests, in an order drawn from the seed, dealt out to the devices."""
+        _check_tests(dataset, partition)
+        if any(shift.changes for shift in split.shifts or ()):
+            raise ExperimentError(
+                "partition.tests global needs unchanged data, but rotation or label_permutation changes the data of "
+                "some devices; remove one of both"
+            )
+        order = np.random.default_rng([seed, TEST_ORDER]).permutation(len(dataset.test))
+        devices = len(split.train)
+        return replace(split, test=[order[device::devices] for device in range(devices)])
+
+
+class AlikeTests(OwnTests):
+    """Divide the tests of each label among the devices, in proportion to their training examples of this label. Each
+    test has one device, except tests of labels that no device trains on.
+    """
+
+    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+        """Return the split with tests that are divided like the training examples."""
+        _check_tests(dataset, partition)
+        kinds = labels_or_one_kind(dataset)
+        held = np.array([np.bincount(kinds.train[indices], minlength=kinds.count) for indices in split.train])
+        parts = []
+        for label in range(kinds.count):
+            pile = np.flatnonzero(kinds.test == label)
+            order = np.random.default_rng([seed, TEST_ORDER, label]).permutation(pile)
+            ends = np.cumsum(apportioned(len(pile), held[:, label]))
+            parts.append([order[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)])
+        return replace(split, test=[np.concatenate(of_labels) for of_labels in zip(*parts, strict=True)])
+
+
+class ValidationExamples(OwnTests):
+    """Let each device measure on its examples for validation, which are no tests."""
+
+    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+        """Return the split in which the examples for validation take the place of the tests."""
+        return replace(split, test=split.validation, tests_on_training_data=True)
+
+
+class PublicTests(OwnTests):
+    """Let each device measure on those public examples that have a label from its training data."""
+
+    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+        """Return the split with public examples as the tests of devices."""
+        if any(shift.changes for shift in split.shifts or ()):
+            raise ExperimentError(
+                "partition.public.tests needs unchanged data, but rotation or label_permutation changes the data of "
+                "some devices; remove one of both"
+            )
+        kinds = labels_or_one_kind(dataset)
+        is_train = partition.public is not None and partition.public.source == "train"
+        part = kinds.train if is_train else kinds.test
+        found = public_examples(partition, split, dataset, seed)
+        own = [np.unique(kinds.train[indices]) for indices in split.train]
+        tests = [found[np.isin(part[found], labels)] for labels in own]
+        return replace(split, test=tests, tests_on_training_data=is_train)
+
+
+TEST_SETS: Mapping[TestSetName, OwnTests] = {
+    "own": OwnTests(),
+    "global": GlobalTests(),
+    "alike": AlikeTests(),
+    "validation": ValidationExamples(),
+    "public": PublicTests(),
+}
+
+
+def _check_tests(dataset: Dataset, partition: Partition) -> None:
+    if partition.test_share is None and not len(dataset.test):
+        raise DataError(
+            "the data have no test examples; set partition.test_share, the share that devices keep for tests"
+        )

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sized
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sized
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -143,15 +143,7 @@ class Reports:
             task=self._task,
         )
         for row in header.lps_rounds:
-            flows = [*row.times.flows, *row.times.late]
-            _check_length("flows of a round", flows, len(members))
-            _check_length("transfers of a round", row.times.carried, MOST_CARRIED * len(members))
-            _check_length("updates of a round", row.times.contributions, len(members))
-            children = children_of(row.times)
-            if any(not 0 <= child < self._device_count for child in children):
-                raise PayloadError(f"{header.home_id} reports the link of a device that does not exist")
-            if row.times.slowest and row.times.slowest not in members:
-                raise PayloadError(f"{header.home_id} waited for {quoted(row.times.slowest)}, not a device of its own")
+            _check_children(row, header.home_id, members, self._device_count)
         for gone in header.exclusions:
             if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
                 raise PayloadError(
@@ -267,6 +259,19 @@ def _rows_before_restart(
         if measured_in(row) is not None:
             measured[row.home_id] = row
     return [*measured.values(), *newest.values()]
+
+
+def _check_children(row: rounds_pb2.LpsRound, home_id: str, members: Collection[str], devices: int) -> None:
+    """Raise PayloadError if a row of an LPS's report has too many children, or names a child that does not exist."""
+    count = len(members)
+    _check_length("flows of a round", [*row.times.flows, *row.times.late], count)
+    _check_length("transfers of a round", row.times.carried, MOST_CARRIED * count)
+    _check_length("updates of a round", row.times.contributions, count)
+    _check_length("factors of a round", row.factors.factors, count)
+    if any(not 0 <= child < devices for child in (*children_of(row.times), *row.factors.children)):
+        raise PayloadError(f"{home_id} reports a device that does not exist")
+    if row.times.slowest and row.times.slowest not in members:
+        raise PayloadError(f"{home_id} waited for {quoted(row.times.slowest)}, not a device of its own")
 
 
 def _check_length(what: str, said: Sized, longest: int) -> None:

@@ -19,6 +19,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 # and int64. Real numbers stay far below the limits.
 LARGEST_LOSS = 1e39  # loss of an example; devices compute losses in float32, which ends at 3.4e38
 LONGEST_S = 1e9  # seconds of a round: thirty years
+LARGEST_FACTOR = 1e300  # of an update, by a rule
 COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_examples", "received_examples")
 
 
@@ -91,6 +92,14 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
         for name, (least, most) in _ranges(row, task).items():
             checked_number(getattr(row, name), least, most, f"LPS round {row.lps_round} is reported with {name}")
         check_times(row.times, f"LPS round {row.lps_round}")
+        _check_factors(row.factors, f"LPS round {row.lps_round}")
+
+
+def _check_factors(said: pb.Factors, of: str) -> None:
+    if len(said.children) != len(said.factors):
+        raise PayloadError(f"{of} is reported with {len(said.factors)} factors of {len(said.children)} children")
+    for factor in said.factors:
+        checked_number(factor, -LARGEST_FACTOR, LARGEST_FACTOR, f"{of} is reported with a factor")
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:

@@ -313,8 +313,8 @@ def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path:
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(unsent_bytes=-1)]), "flows of impossible sizes"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=5, unsent_bytes=6)]), "flows of impossible sizes"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(down_ns=5, away_ns=6)]), "flows of impossible durations"),
-        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(child=99)]), "the link of a device that does not exist"),
-        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(child=99)]), "the link of a device that does not exist"),
+        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(child=99)]), "a device that does not exist"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(child=99)]), "a device that does not exist"),
     ],
 )
 def test_times_that_cannot_be_are_refused(setting: Setting, times: rounds_pb2.RoundTimes, message: str) -> None:

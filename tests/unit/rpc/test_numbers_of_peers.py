@@ -59,6 +59,7 @@ READERS: dict[str, Callable[[Path, float], object]] = {
     "LpsRound.received_loss_sum": lambda _, x: lps_round(received_loss_sum=x),
     "LpsRound.sums": lambda _, x: lps_round(sums=[x]),
     "LpsRound.received_sums": lambda _, x: lps_round(received_sums=[x]),
+    "Factors.factors": lambda _, x: lps_round(factors=rounds_pb2.Factors(children=[0], factors=[x])),
     "LpsRound.lowest": lambda _, x: lps_round(lowest=x, highest=0.5),
     "LpsRound.highest": lambda _, x: lps_round(lowest=0, highest=x),
     # the GPS to the experimenter, with the waits that it tells

@@ -28,10 +28,10 @@
   {{- $devices = len ($partition.names | default list) -}}
 {{- else if and (has (toString $partition.kind) (list "natural" "given")) (or $partition.names $partition.examples) -}}
   {{- $devices = len ($partition.names | default $partition.examples) -}}
-{{- else if has (toString $partition.kind) (list "dirichlet" "iid" "natural" "given") -}}
+{{- else if $partition.kind -}}
   {{- $devices = include "fedstrata.count" (dict "value" $partition.devices "key" "partition.devices") | int -}}
 {{- else -}}
-  {{- include "fedstrata.experimentError" (printf "partition.kind is %v; choose tasks, groups, dirichlet, iid, natural, given or local" $partition.kind) -}}
+  {{- include "fedstrata.experimentError" "partition.kind is missing; give one, such as iid" -}}
 {{- end -}}
 {{- if lt (int $devices) 1 }}{{ include "fedstrata.experimentError" "it has no devices; partition gives at least one" }}{{ end -}}
 {{- $lps := include "fedstrata.lpsCount" (dict "root" $ "file" $file "devices" (int $devices)) -}}

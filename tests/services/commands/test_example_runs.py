@@ -24,7 +24,8 @@ def shortened(path: Path) -> Experiment:
     partition = load_experiment(path).partition
     parts = next((name for name in ("tasks", "groups") if hasattr(partition, name)), "")
     keys = [f"{parts}.{number}.examples_per_device" for number in range(len(getattr(partition, parts, ())))]
-    sizes = [f"partition.{key}={EXAMPLES_PER_DEVICE}" for key in keys or ["examples_per_device"]]
+    keys = keys or [name for name in ("examples_per_device",) if hasattr(partition, name)]
+    sizes = [f"partition.{key}={EXAMPLES_PER_DEVICE}" for key in keys]
     return load_experiment(path, ["training.global_rounds=1", "training.lps_rounds_per_global_round=1", *sizes])
 
 

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from emulator.console.console_tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
-from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_times
+from emulator.estimates.asynchronous_times import print_timeline
+from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_links, print_times
 from emulator.estimates.sizing import are_examples_guessed, device_memory, examples_of_a_device, lps_memory
 from emulator.results.labels import drift_said
 from fedstrata.attacks import attacks_of
@@ -19,7 +20,7 @@ from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.quantities import written_devices
-from fedstrata.experiment.sections import AggregationSettings, DeviceSettings
+from fedstrata.experiment.sections import AggregationSettings, DeviceSettings, SynchronousSettings
 from fedstrata.methods import Method, Moment, make_method, uses_default
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
@@ -182,7 +183,12 @@ def check(experiment: Experiment, console: Console) -> None:
     if model.is_exact:
         console.print(Text(EXACT_SAID))
     if clock_of(experiment).has_links:
-        print_times(experiment, payloads_of(experiment, model), console)
+        print_links(experiment, console)
+        rounds = experiment.training.rounds.lps
+        if isinstance(rounds, SynchronousSettings):
+            print_times(experiment, payloads_of(experiment, model), console)
+        elif dataset is not None:
+            print_timeline(experiment, rounds, console)
 
 
 def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:

@@ -235,8 +235,7 @@ def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
 
 
 def print_times(experiment: Experiment, payloads: Payloads, console: Console) -> None:
-    """Print the links of devices and LPSs, and the expected time of each part of a round."""
-    console.print(_link_table(experiment))
+    """Print the expected time of each part of a round."""
     if experiment.partition.is_local:
         return  # only the devices know how many examples they have
     expected = expected_times(experiment, payloads)
@@ -254,6 +253,11 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
     if counts_energy(experiment):
         took = human_joules(expected.device_fj / JOULE_FJ)
         console.print(f"energy: about {took} per LPS round for a mean device", soft_wrap=True)
+
+
+def print_links(experiment: Experiment, console: Console) -> None:
+    """Print the links of devices and LPSs."""
+    console.print(_link_table(experiment))
 
 
 def _link_table(experiment: Experiment) -> Table:

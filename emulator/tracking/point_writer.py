@@ -50,6 +50,8 @@ class PointWriter:
             lost = len(self._pending)
         if lost:
             self._tell(f"{self._tracker.name} did not get {lost} points; they are in rounds.csv")
+        elif self._thread.is_alive():
+            self._tell(f"{self._tracker.name} has not confirmed the last points; they are in rounds.csv")
 
     def _work(self) -> None:
         if self._tried(lambda: self._tracker.begin(self._run)):

@@ -10,9 +10,9 @@ from fractions import Fraction
 
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.timeline import Round, Sent, check_clock_at, times_of
-from fedstrata.experiment.sections import AsynchronousSettings
-from fedstrata.rhythms import Contributed, Rhythm, make_factors
+from fedstrata.clock.timeline import DeviceTimeline, Round, Sent, check_clock_at, times_of
+from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, TimedSettings
+from fedstrata.rhythms import Contributed, Rhythm, make_factors, make_rhythm
 from fedstrata.rhythms.weights import divisor
 from fedstrata.rules import Weighing
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -129,3 +129,17 @@ class Asynchronous(Deadline):
         report.period_ns = self._period_ns
         for each in self._taken.values():
             report.taken_before[each.child] = self._timed.number + 1
+
+
+def asynchronous_round(
+    devices: DeviceTimeline,
+    settings: TimedSettings | BufferedSettings,
+    lps_round: int,
+    report: gps_pb.ReportHeader,
+    indexes: Mapping[str, int],
+) -> Asynchronous:
+    """Return an asynchronous round that begins at the report's current time. `indexes` has the index of each device of
+    the LPS.
+    """
+    rhythm, weighing = make_rhythm(settings, len(indexes)), UpdateWeights(settings, settings.step)
+    return Asynchronous(devices.round(lps_round, report.now_ns), rhythm, weighing, report=report, indexes=indexes)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from fedstrata.clock.asynchronous import Asynchronous, UpdateWeights
+from fedstrata.clock.asynchronous import Asynchronous, asynchronous_round
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
 from fedstrata.clock.device_times import Boards, Presence
 from fedstrata.clock.round_side import HeldBack, ParentClock
@@ -16,7 +16,6 @@ from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.links.tier_links import device_links
 from fedstrata.links.transfers import Transfers
 from fedstrata.process.waiting import since_ns, until_ns
-from fedstrata.rhythms import make_rhythm
 from fedstrata.rpc.messages import MOST_COUNTED
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
@@ -160,15 +159,7 @@ class AsynchronousLpsClock(VirtualLpsClock):
         self._version: Asynchronous
 
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
-        indexes, settings = devices.indexes, self._settings
-        weighing = UpdateWeights(settings, settings.step)
-        self._version = Asynchronous(
-            self._devices.round(lps_round, report.now_ns),
-            make_rhythm(settings, len(indexes)),
-            weighing,
-            report=report,
-            indexes=indexes,
-        )
+        self._version = asynchronous_round(self._devices, self._settings, lps_round, report, devices.indexes)
         return self._version
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:

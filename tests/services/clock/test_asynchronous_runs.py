@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from emulator.estimates.asynchronous_times import timeline_of
 from emulator.results.read_record import RunRecord
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import device_data
+from fedstrata.record.tables import as_seconds
 from tests.services.faults.test_bad_devices import excluded, poisoned
 from tests.support.plain_pytorch import DATASET, Weights, initial_weights, trained_by
 from tests.support.records import rows_of, summary_of
@@ -99,6 +101,25 @@ def begins(folder: Path) -> dict[tuple[str, int], int]:
     }
 
 
+def timeline(folder: Path) -> list[tuple[str, str, str, str]]:
+    """By round: the LPS, and when the round begins and ends, from the record."""
+    rows = rows_of(folder, "timeline.csv")[1:]
+    return sorted(
+        (row["lps_id"], row["lps_round"] or row["global_round"], row["begins_s"], row["ends_s"]) for row in rows
+    )
+
+
+def predicted(experiment: Experiment) -> list[tuple[str, str, str, str]]:
+    """The same, as `fedstrata check` calculates it before the run."""
+    found = timeline_of(experiment, experiment.training.rounds.lps)
+    rounds = [("", found.global_rounds), *found.lps_rounds.items()]
+    return sorted(
+        (name, str(number), as_seconds(times.begins_ns), as_seconds(times.ends_ns))
+        for name, each in rounds
+        for number, times in enumerate(each, start=1)
+    )
+
+
 def computed(
     experiment: Experiment, found: dict[tuple[str, int], dict[int, int]], homes: Mapping[str, list[int]]
 ) -> Weights:
@@ -147,6 +168,7 @@ def test_a_run_equals_a_simulation_in_every_composition_and_in_the_model(
     found = composition(record.folder)
     expected = simulated(experiment, record.folder, homes)
     assert found == expected
+    assert predicted(experiment) == timeline(record.folder)
     stale = [number - base for (_, number), taken in found.items() for base in taken.values()]
     assert max(stale) >= 2  # some updates are of much earlier models
     model = computed(experiment, expected, homes)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from emulator.estimates.check_times import Payloads, expected_times, print_times
+from emulator.estimates.check_times import Payloads, expected_times, print_links, print_times
 from emulator.results.compare import compare
 from emulator.results.curves import ABSCISSAE, metric_over_time
 from emulator.results.read_record import RunRecord, load_record
@@ -236,6 +236,7 @@ def test_an_answer_takes_energy_in_the_first_lps_round_of_a_global_round() -> No
 
 def test_check_prints_every_link_once(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=120)
+    print_links(parse_experiment(CHECKED), console)
     print_times(parse_experiment(CHECKED), Payloads(device_down=1_000, device_up=1, lps_down=1, lps_up=1), console)
     said = capsys.readouterr().out
     for words in ("devices 0 ", "devices 1, 2", "devices 3 ", "26kbit/s", "10 ×", "unlimited", "training: about"):

@@ -21,7 +21,8 @@ from tests.support.tiers import Tiers
 def test_a_methods_tensors_are_all_where_its_devices_compute(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device.agent.kernels", lambda processor: kernels())  # meta has no bits to name
+    here = kernels()  # computed before tensors are noted
+    monkeypatch.setattr("device.agent.kernels", lambda processor: here)  # meta has no bits to name
 
     async def noted() -> Placement:
         async with Tiers(experiment_of(method), tmp_path) as tiers:

@@ -85,9 +85,5 @@ class PartitionSettings(Settings):
         return None
 
     def of_digest(self) -> dict[str, Any]:
-        """Return the keys and values on which the run's id depends. Keys that came later are left out if they have
-        their default.
-        """
-        later = {"tests": "own", "validation_share": None}
-        found = self.model_dump(mode="json", by_alias=True)
-        return {key: value for key, value in found.items() if key not in later or value != later[key]}
+        """Return the keys and values on which the run's id depends."""
+        return self.model_dump(mode="json", by_alias=True)

@@ -1,6 +1,6 @@
 """The interface of a kind of partition: its keys in the experiment file, and how it divides a data set."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,13 @@ class Partition(PartitionSettings):
         if self.tests == "validation" and self.validation_share is None:
             raise ValueError("tests: validation needs examples for validation; set validation_share, such as 0.1")
         return self
+
+    def of_digest(self) -> dict[str, Any]:
+        """Return the keys and values on which the run's id depends. Keys that came later are left out if they have
+        their default.
+        """
+        later = {"tests": "own", "validation_share": None}
+        return {key: value for key, value in super().of_digest().items() if key not in later or value != later[key]}
 
     @property
     def test_set(self) -> TestSetName:

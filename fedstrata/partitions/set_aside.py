@@ -29,8 +29,13 @@ def with_set_aside(split: Assignment, partition: Partition, dataset: Dataset, se
     """
     aside = split if partition.test_share is None else _with_own_tests(split, partition, seed)
     aside = aside if partition.validation_share is None else _with_validation(aside, partition, seed)
-    tested = TEST_SETS[partition.test_set].chosen(aside, partition, dataset, seed)
-    return replace(tested, public=public_examples(partition, split, dataset, seed))
+    tests = TEST_SETS[partition.test_set]
+    if tests.are_of_data_set and partition.test_share is None and not len(dataset.test):
+        raise DataError(
+            "the data have no test examples; set partition.test_share, the share that devices keep for tests"
+        )
+    aside = replace(aside, public=public_examples(partition, split, dataset, seed))
+    return tests.chosen(aside, partition, dataset, seed)
 
 
 def _with_own_tests(split: Assignment, partition: Partition, seed: int) -> Assignment:

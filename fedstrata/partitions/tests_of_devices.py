@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
 from fedstrata.datasets import Dataset
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment.partition import TestSetName
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.base import Partition
-from fedstrata.partitions.public_examples import public_examples
 from fedstrata.partitions.stock import TEST_ORDER, apportioned, labels_or_one_kind
 
 
@@ -19,14 +19,13 @@ class OwnTests:
     them.
     """
 
-    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
-        """Return the split with the test examples of each device.
+    are_of_data_set: ClassVar[bool] = True
+    """True if the data set's tests are used, except with `test_share`."""
 
-        Raises:
-            ExperimentError: the test set does not fit the partition.
-            DataError: the data set has no such examples.
+    def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
+        """Return the split with the test examples of each device. The public examples of `split` are chosen already.
+        Raises ExperimentError if the test set does not fit the partition.
         """
-        _check_tests(dataset, partition)
         return split
 
 
@@ -37,12 +36,7 @@ class GlobalTests(OwnTests):
 
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
         """Return the split with the data set's tests, in an order drawn from the seed, dealt out to the devices."""
-        _check_tests(dataset, partition)
-        if any(shift.changes for shift in split.shifts or ()):
-            raise ExperimentError(
-                "partition.tests global needs unchanged data, but rotation or label_permutation changes the data of "
-                "some devices; remove one of both"
-            )
+        _check_unchanged(split, "partition.tests global")
         order = np.random.default_rng([seed, TEST_ORDER]).permutation(len(dataset.test))
         devices = len(split.train)
         return replace(split, test=[order[device::devices] for device in range(devices)])
@@ -55,7 +49,6 @@ class AlikeTests(OwnTests):
 
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
         """Return the split with tests that are divided like the training examples."""
-        _check_tests(dataset, partition)
         kinds = labels_or_one_kind(dataset)
         held = np.array([np.bincount(kinds.train[indices], minlength=kinds.count) for indices in split.train])
         parts = []
@@ -70,6 +63,8 @@ class AlikeTests(OwnTests):
 class ValidationExamples(OwnTests):
     """Let each device measure on its examples for validation, which are no tests."""
 
+    are_of_data_set = False
+
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
         """Return the split in which the examples for validation take the place of the tests."""
         return replace(split, test=split.validation, tests_on_training_data=True)
@@ -78,17 +73,15 @@ class ValidationExamples(OwnTests):
 class PublicTests(OwnTests):
     """Let each device measure on those public examples that have a label from its training data."""
 
+    are_of_data_set = False
+
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
         """Return the split with public examples as the tests of devices."""
-        if any(shift.changes for shift in split.shifts or ()):
-            raise ExperimentError(
-                "partition.public.tests needs unchanged data, but rotation or label_permutation changes the data of "
-                "some devices; remove one of both"
-            )
+        _check_unchanged(split, "partition.public.tests")
         kinds = labels_or_one_kind(dataset)
         is_train = partition.public is not None and partition.public.source == "train"
         part = kinds.train if is_train else kinds.test
-        found = public_examples(partition, split, dataset, seed)
+        found = split.public
         own = [np.unique(kinds.train[indices]) for indices in split.train]
         tests = [found[np.isin(part[found], labels)] for labels in own]
         return replace(split, test=tests, tests_on_training_data=is_train)
@@ -103,8 +96,9 @@ TEST_SETS: Mapping[TestSetName, OwnTests] = {
 }
 
 
-def _check_tests(dataset: Dataset, partition: Partition) -> None:
-    if partition.test_share is None and not len(dataset.test):
-        raise DataError(
-            "the data have no test examples; set partition.test_share, the share that devices keep for tests"
+def _check_unchanged(split: Assignment, key: str) -> None:
+    if any(shift.changes for shift in split.shifts or ()):
+        raise ExperimentError(
+            f"{key} needs unchanged data, but rotation or label_permutation changes the data of some devices; remove "
+            "one of both"
         )

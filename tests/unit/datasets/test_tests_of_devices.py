@@ -157,3 +157,12 @@ def test_the_id_of_a_run_depends_on_its_tests_only_if_they_are_chosen() -> None:
     plain, said, other = (plan(**keys) for keys in ({}, {"tests": "own"}, {"tests": "global"}))
     assert plain.digest == said.digest != other.digest
     assert "tests" not in plain.partition.of_digest() and "validation_share" not in plain.partition.of_digest()
+
+
+def test_devices_measure_on_the_public_examples_also_beside_examples_for_validation() -> None:
+    public = {"examples": 6, "source": "train", "tests": True}
+    owned = plan(validation_share=0.5, public=public)
+    shared = set(identities([Examples(inputs=public_data(owned, data()).inputs, labels=np.zeros(6, np.int64))]))
+    devices = all_devices(owned, data())
+    assert len(shared) == 6
+    assert set(identities([device.test for device in devices])) <= shared

@@ -1,5 +1,6 @@
 """The measurement of a model on examples."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -58,12 +59,7 @@ def features(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArra
     """Return the inputs of a model's last layer, shape (n, width), for inputs of shape (n, *input_shape). The function
     changes nothing and draws no random numbers.
     """
-    noted = OutputsWithFeatures(model, model.outputs)
-    tensors, parts = model.tensors(weights), []
-    for start in range(0, len(inputs), BATCH_EXAMPLES):
-        noted(tensors, model.processor.tensor(inputs[start : start + BATCH_EXAMPLES]))
-        parts.append(noted.features)
-    return read(torch.cat(parts))
+    return _in_batches(OutputsWithFeatures(model, model.outputs).features_of, model, weights, inputs)
 
 
 @torch.no_grad()
@@ -71,9 +67,16 @@ def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray
     """Return a model's outputs, shape (n, num_classes), for inputs of shape (n, *input_shape). The function changes
     nothing and draws no random numbers.
     """
+    return _in_batches(model.outputs, model, weights, inputs)
+
+
+def _in_batches(
+    compute: Callable[..., torch.Tensor], model: Model, weights: Flat, inputs: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the results of `compute(tensors, batch)` for all inputs, one after another."""
     tensors = model.tensors(weights)
     parts = [
-        model.outputs(tensors, model.processor.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        compute(tensors, model.processor.tensor(inputs[start : start + BATCH_EXAMPLES]))
         for start in range(0, len(inputs), BATCH_EXAMPLES)
     ]
     return read(torch.cat(parts))

@@ -42,6 +42,13 @@ class OutputsWithFeatures:
         (self.features,) = layer.inputs
         return self.outputs
 
+    def features_of(
+        self, weights: Mapping[str, torch.Tensor], inputs: torch.Tensor, **more: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the features. Raises the errors of a call."""
+        self(weights, inputs, **more)
+        return self.features
+
     def last_pass(self, targets: torch.Tensor) -> ForwardPass:
         """Return the features and the outputs of the last call, with these targets."""
         return ForwardPass(features=self.features, outputs=self.outputs, targets=targets)

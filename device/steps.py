@@ -66,14 +66,13 @@ class LocalSteps:
         leaves = [part.requires_grad_() for part in self._split(weights)]
         tensors = {**self._tensors, **dict(zip(self._trainable.names, leaves, strict=True))}
         if objective is None:
-            loss = mean_loss(self._job, self._outputs, tensors, batch)
-            self.losses.add(loss, len(batch[-1]))
+            loss = minimised = mean_loss(self._job, self._outputs, tensors, batch)
         else:
             outputs = OutputsWithFeatures(self._job.model, self._outputs)
-            mean = mean_loss(self._job, outputs, tensors, batch)
-            self.losses.add(mean, len(batch[-1]))
-            loss = objective(mean, outputs.last_pass(batch[-1]))
-        gradients = gradients_of(loss, leaves)
+            loss = mean_loss(self._job, outputs, tensors, batch)
+            minimised = objective(loss, outputs.last_pass(batch[-1]))
+        self.losses.add(loss, len(batch[-1]))
+        gradients = gradients_of(minimised, leaves)
         return torch.cat([dense(part).reshape(-1) for part in gradients])
 
     def features(self, weights: Flat) -> Callable[[Batch], torch.Tensor]:
@@ -86,8 +85,7 @@ class LocalSteps:
         @torch.no_grad()
         def features(batch: Batch) -> torch.Tensor:
             inputs, more, _ = batch
-            outputs(tensors, inputs, **more)
-            return outputs.features
+            return outputs.features_of(tensors, inputs, **more)
 
         return features
 

@@ -36,7 +36,11 @@ def processor_of(experiment: Experiment) -> Processor:
 
 def lacking(experiment: Experiment) -> str:
     """Return what this machine lacks to use the experiment's processor, with advice, or ""."""
-    missing = processor_of(experiment).missing()
+    return _lacking(experiment, processor_of(experiment))
+
+
+def _lacking(experiment: Experiment, processor: Processor) -> str:
+    missing = processor.missing()
     return missing and f"devices.processor {experiment.devices.processor}: {missing}"
 
 
@@ -44,9 +48,9 @@ def started(experiment: Experiment) -> Processor:
     """Return the experiment's processor, ready to compute. Raises ExperimentError if this machine lacks what it needs,
     or has no room.
     """
-    if said := lacking(experiment):
-        raise ExperimentError(said)
     processor = processor_of(experiment)
+    if said := _lacking(experiment, processor):
+        raise ExperimentError(said)
     try:
         processor.start()
     except ResourceError as error:

@@ -23,9 +23,9 @@ class Processor:
     processes: int | None = None
     """The number of device processes of a run on one machine; None: one per core."""
     keeps_data = True
-    """Whether the data of devices stay in the processor's own memory."""
+    """True if the data of devices stay in the processor's own memory."""
     may_stack = False
-    """Whether devices may train together, because the number of devices in a stack changes no bit."""
+    """True if devices may train together, because the number of devices in a stack changes no bit."""
 
     def __init__(self, device: str) -> None:
         self._device = device

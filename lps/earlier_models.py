@@ -9,7 +9,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from fedstrata.experiment.sections import SynchronousSettings
 from fedstrata.rounds import Offer
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, ModelFile
 from fedstrata.store.model_file import write_model
@@ -58,7 +57,6 @@ class KeptModels(EarlierModels):
                 self._path((number, stream)), offer.model.layout, offer.model.pieces(), offer.model.metadata,
                 durable=False, digest=offer.model.digest,
             )  # fmt: skip
-            self._open((number, stream), offer.model.layout)
         for key in needed:
             if key not in self._offers:
                 self._open(key, offers.models[key[1]].model.layout)
@@ -90,6 +88,5 @@ class KeptModels(EarlierModels):
 
 def earlier_models(parts: SessionParts) -> EarlierModels:
     """Return the object that keeps models of earlier rounds for a session."""
-    if isinstance(parts.lps.experiment.training.rounds.lps, SynchronousSettings):
-        return NoEarlierModels()
-    return KeptModels(parts)
+    is_asynchronous = parts.lps.experiment.training.rounds.asynchronous is not None
+    return KeptModels(parts) if is_asynchronous else NoEarlierModels()

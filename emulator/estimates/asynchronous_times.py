@@ -17,7 +17,7 @@ from fedstrata.clock.asynchronous import Asynchronous, asynchronous_round
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.datasets import dataset_info, load_dataset
-from fedstrata.experiment import Experiment
+from fedstrata.experiment import Encoding, Experiment
 from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
@@ -38,9 +38,7 @@ PLAN_VERSION = 1  # of the plan before training
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """Hold the timeline of all rounds. `lps_rounds` has the times of each LPS's rounds, and `global_rounds` those of
-    the global rounds.
-    """
+    """Hold the timeline of all rounds: the times of each LPS's rounds, and the times of the global rounds."""
 
     lps_rounds: Mapping[str, Sequence[pb.RoundTimes]]
     global_rounds: Sequence[pb.RoundTimes]
@@ -60,19 +58,21 @@ class _Sizes:
         self._to_devices, self._up = streams.travelling, streams.vector(self._clusters)
         self._is_exact = sends_sums(experiment, spans=streams.spans)
         self.spans = streams.spans
+        links = experiment.links
+        self._device_model = _announced(Offer(_zeros(self._to_devices)), links.device_lps.down)
+        vector = (
+            Offer(_zeros(self._up.tensors), clusters=self._clusters, parts=self._up.parts)
+            if self.spans
+            else Offer(_zeros(streams.everywhere))
+        )
+        self._lps_model = _announced(vector, links.lps_gps.down)
 
-    def _model(self, layout: Layout, header: pb.ModelHeader, encoding: str, **fields: object) -> int:
-        model = ModelInMemory(layout, np.zeros(layout.size, np.float32), {"format": "fedstrata"})
-        offer = Offer(model, **fields)  # type: ignore[arg-type]
-        offer.announce(header, encoding)  # type: ignore[arg-type]
-        return offer.whole_bytes
-
-    def to_device(self, number: int, stream: int) -> int:
+    def to_device(self, number: int) -> int:
         """Return the bytes of the model of an LPS round that a device receives."""
-        experiment = self._experiment
-        of = number // experiment.training.lps_rounds_per_global_round
-        header = pb.ModelHeader(run_id=experiment.run_id, round=number, global_round=of)
-        return self._model(self._to_devices, header, experiment.links.device_lps.down, cluster=stream)
+        of = number // self._experiment.training.lps_rounds_per_global_round
+        return _model_bytes(
+            self._device_model, pb.ModelHeader(run_id=self._experiment.run_id, round=number, global_round=of)
+        )
 
     def of_device(self, index: int, home_id: str, number: int) -> int:
         """Return the bytes of a device's update of an LPS round's model."""
@@ -97,19 +97,14 @@ class _Sizes:
 
     def to_lps(self, global_round: int, begins_ns: int) -> int:
         """Return the bytes of the model of a global round that an LPS receives."""
-        experiment = self._experiment
         header = pb.ModelHeader(
-            run_id=experiment.run_id,
+            run_id=self._experiment.run_id,
             round=global_round,
             global_round=global_round,
             plan_version=PLAN_VERSION,
             begins_ns=begins_ns,
-            evaluate_only=global_round == experiment.training.global_rounds,
         )
-        down = experiment.links.lps_gps.down
-        if not self.spans:
-            return self._model(self._streams.everywhere, header, down)
-        return self._model(self._up.tensors, header, down, clusters=self._clusters, parts=self._up.parts)
+        return _model_bytes(self._lps_model, header)
 
     def of_lps(self, name: str, global_round: int, examples: int, weights: Sequence[int]) -> int:
         """Return the bytes of an LPS's update of a global round. `weights` has its weight in each stream."""
@@ -125,6 +120,23 @@ class _Sizes:
             codec = PayloadCodec(self._streams.everywhere, up)
             header.payload.CopyFrom(payload_header(codec, name=UPDATE_PART, num_examples=examples))
         return Exchanged.of_update(header).up_bytes
+
+
+def _zeros(layout: Layout) -> ModelInMemory:
+    return ModelInMemory(layout, np.zeros(layout.size, np.float32), {"format": "fedstrata"})
+
+
+def _announced(offer: Offer, encoding: Encoding) -> Offer:
+    offer.announce(pb.ModelHeader(), encoding)
+    return offer
+
+
+def _model_bytes(offer: Offer, of_round: pb.ModelHeader) -> int:
+    """Return the bytes of an offer in a round. `of_round` has the fields of the header that depend on the round."""
+    header = pb.ModelHeader()
+    header.CopyFrom(offer.header)
+    header.MergeFrom(of_round)
+    return header.ByteSize() + offer.codec.payload_bytes
 
 
 class _Lps:
@@ -149,11 +161,11 @@ class _Lps:
 
     def _round(self, opened: Asynchronous) -> None:
         sizes, number, training = self._sizes, len(self.rounds), self._experiment.training
-        updated = dict(opened.announced)
+        updated, down_bytes = dict(opened.announced), sizes.to_device(number)
         for name, index in self._indexes.items():
             if name not in updated:
                 updated[name] = Exchanged(
-                    down_bytes=sizes.to_device(number, 0),
+                    down_bytes=down_bytes,
                     up_bytes=sizes.of_device(index, self.name, number),
                     work=pb.Work(examples=training.trained_examples(sizes.examples[index])),
                 )

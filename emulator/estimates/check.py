@@ -20,7 +20,7 @@ from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.quantities import written_devices
-from fedstrata.experiment.sections import AggregationSettings, DeviceSettings, SynchronousSettings
+from fedstrata.experiment.sections import AggregationSettings, DeviceSettings
 from fedstrata.methods import Method, Moment, make_method, uses_default
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import check_inputs
@@ -184,8 +184,8 @@ def check(experiment: Experiment, console: Console) -> None:
         console.print(Text(EXACT_SAID))
     if clock_of(experiment).has_links:
         print_links(experiment, console)
-        rounds = experiment.training.rounds.lps
-        if isinstance(rounds, SynchronousSettings):
+        rounds = experiment.training.rounds.asynchronous
+        if rounds is None:
             print_times(experiment, payloads_of(experiment, model), console)
         elif dataset is not None:
             print_timeline(experiment, rounds, console)
@@ -454,9 +454,7 @@ def _method(experiment: Experiment) -> str:
     """Return a text with the method and its options."""
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-    name = (
-        f"{experiment.method.name}{' (the default, because the file names none)' if uses_default(experiment) else ''}"
-    )
+    name = experiment.method.name + (" (the default, because the file names none)" if uses_default(experiment) else "")
     return f"{name}: {said}" if said else name
 
 

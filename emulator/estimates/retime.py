@@ -16,7 +16,6 @@ from fedstrata.clock.timeline import Asked, Driver, before_training
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.schedule import changes_who_trains
-from fedstrata.experiment.sections import SynchronousSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.record.summary import Summary
@@ -102,7 +101,7 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
         raise ExperimentError(
             "deadlines.lps.deadline_s: on other links other devices are late, and models differ; do a new run"
         )
-    if not isinstance(experiment.training.rounds.lps, SynchronousSettings):
+    if experiment.training.rounds.asynchronous is not None:
         raise ExperimentError(
             "training.rounds: on other links rounds take other updates, and models differ; do a new run"
         )

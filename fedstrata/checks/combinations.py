@@ -107,8 +107,8 @@ def _spans(experiment: Experiment, method: Method) -> str:
 
 
 def _asynchronous(experiment: Experiment, _: Method) -> str:
-    kind = experiment.training.rounds.lps.kind
-    return _if(kind != "synchronous", f"training.rounds.lps {kind}")
+    rounds = experiment.training.rounds
+    return _if(rounds.asynchronous, f"training.rounds.lps {rounds.lps.kind}")
 
 
 def _shared_links(experiment: Experiment, _: Method) -> str:

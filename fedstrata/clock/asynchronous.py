@@ -37,8 +37,11 @@ class UpdateWeights(Weighing):
     def divisor(self, stated: int, weighed: int, whole: int) -> int:
         return divisor(self._factors.counted(stated, weighed), stated, whole, self._step)
 
+    def examples(self, stated: int, divisor: int) -> int:
+        return stated
+
     def largest(self, whole: int) -> int:
-        return self._factors.most * max(whole, -(-whole * self._step.denominator // self._step.numerator))
+        return self._factors.most * divisor(whole, whole, whole, self._step)
 
 
 class Asynchronous(Deadline):
@@ -47,6 +50,7 @@ class Asynchronous(Deadline):
     can_be_missed = True
     are_announced = True
     are_kept = True
+    weighing: UpdateWeights
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class Asynchronous(Deadline):
         round. `report` has the updates under way, and `indexes` has the index of each child.
         """
         self._timed, self._rhythm, self._report, self._indexes = timed, rhythm, report, indexes
-        self.weighing = self._weights = weighing
+        self.weighing = weighing
         names = {index: name for name, index in indexes.items()}
         self._under_way = {names[each.child]: each for each in report.under_way if each.child in names}
         self._period_ns, self._ends_ns = report.period_ns, timed.begins_ns
@@ -92,7 +96,7 @@ class Asynchronous(Deadline):
         self._under_way = {name: each for name, each in at_work.items() if name not in self._taken}
         for name, each in self._taken.items():
             gap = number + 1 - self._report.taken_before.get(each.child, 0)
-            each.factor = self._weights.take(name, Contributed(staleness=number - each.from_round, gap=max(1, gap)))
+            each.factor = self.weighing.take(name, Contributed(staleness=number - each.from_round, gap=max(1, gap)))
         return list(self._under_way)
 
     def _begun(self, name: str, updated: Exchanged) -> pb.Contribution:

@@ -9,7 +9,6 @@ from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGps
 from fedstrata.clock.lps_side import AsynchronousLpsClock, LpsClock, RealLpsClock, VirtualLpsClock
 from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.sections import SynchronousSettings
 from fedstrata.links.tier_links import lps_links
 from fedstrata.process.spans import process_spans
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -53,8 +52,8 @@ class VirtualClock(Clock):
     has_links = has_timeline = True
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        rounds = self.experiment.training.rounds.lps
-        if isinstance(rounds, SynchronousSettings):
+        rounds = self.experiment.training.rounds.asynchronous
+        if rounds is None:
             return VirtualLpsClock(self.experiment, cluster)
         return AsynchronousLpsClock(self.experiment, cluster, rounds)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fedstrata.clock.device_times import Boards
 from fedstrata.clock.round_side import ChildClock, PacedChild
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.sections import SynchronousSettings
 from fedstrata.links.tier_links import device_links
 from fedstrata.process.waiting import until_ns
 from fedstrata.v1 import answers_pb2
@@ -70,8 +69,8 @@ class VirtualDeviceClock(DeviceClock):
     def __init__(self, experiment: Experiment) -> None:
         shared = experiment.links.shared
         is_shared = shared is not None and shared.device_lps.up_rate is not None
-        is_shared_with_deadline = is_shared and experiment.deadlines.lps.deadline_s is not None
-        self.announces = is_shared_with_deadline or not isinstance(experiment.training.rounds.lps, SynchronousSettings)
+        has_deadline = experiment.deadlines.lps.deadline_s is not None
+        self.announces = (is_shared and has_deadline) or experiment.training.rounds.asynchronous is not None
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
         answer.trained_examples = done.examples

@@ -7,7 +7,6 @@ The fields of the classes below have the names of the keys in the file.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -645,11 +644,6 @@ class BufferedSettings(AsynchronousSettings):
     def _number_or_share(cls, value: Any) -> Any:
         return _number_or_share(value)
 
-    def updates(self, devices: int) -> int:
-        """Return the number of updates of a model at a parent with this many devices."""
-        share = self.buffer
-        return min(devices, share if isinstance(share, int) else math.ceil(Fraction(str(share)) * devices))
-
 
 RoundKind = Annotated[SynchronousSettings | TimedSettings | BufferedSettings, Field(discriminator="kind")]
 
@@ -659,6 +653,11 @@ class RoundsSettings(Settings):
 
     lps: RoundKind = SynchronousSettings()
     """Rounds between an LPS and its devices."""
+
+    @property
+    def asynchronous(self) -> TimedSettings | BufferedSettings | None:
+        """The settings of asynchronous rounds; None if an LPS waits for all its devices."""
+        return None if isinstance(self.lps, SynchronousSettings) else self.lps
 
 
 class TrainingSettings(Settings):

@@ -8,7 +8,6 @@ from typing import Any
 
 from fedstrata.clock.energy import counts_energy
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.sections import SynchronousSettings
 from fedstrata.record.contributions import asynchronous_summary, contributions_csv
 from fedstrata.record.energy import Spent, energy_csv, energy_summary, spent_by
 from fedstrata.record.links import LinkRow, link_rows, links_csv, real_summary
@@ -34,7 +33,7 @@ class Timing:
         if self.experiment.clock == "virtual":
             found["timeline.csv"] = timeline_csv(self.rows, self.times)
             found["flows.csv"] = flows_csv(self.rows, self.times)
-        if self._is_asynchronous:
+        if self.experiment.training.rounds.asynchronous is not None:
             found["contributions.csv"] = contributions_csv(self.rows, ids)
         if self.experiment.clock != "none":
             found["waits.csv"] = waits_csv(self.rows, self.times, ids)
@@ -46,19 +45,14 @@ class Timing:
 
     def summary(self) -> dict[str, Any]:
         """Return the keys that a clock adds to the summary. If the run does not need a key, the key's value is None."""
-        experiment = self.experiment
+        experiment, ids = self.experiment, self.experiment.device_ids()
+        is_asynchronous = experiment.training.rounds.asynchronous is not None
         return {
             "virtual": virtual_summary(self.rows, self.times) if experiment.clock == "virtual" else None,
             "real": real_summary(self._links) if experiment.clock == "real" else None,
-            "asynchronous": (
-                asynchronous_summary(self.rows, experiment.device_ids()) if self._is_asynchronous else None
-            ),
-            "energy": energy_summary(self._spent, experiment.device_ids()) if counts_energy(experiment) else None,
+            "asynchronous": asynchronous_summary(self.rows, ids) if is_asynchronous else None,
+            "energy": energy_summary(self._spent, ids) if counts_energy(experiment) else None,
         }
-
-    @property
-    def _is_asynchronous(self) -> bool:
-        return not isinstance(self.experiment.training.rounds.lps, SynchronousSettings)
 
     @cached_property
     def _spent(self) -> list[Spent]:

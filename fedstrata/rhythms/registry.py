@@ -1,18 +1,16 @@
 """The rhythms by the key `training.rounds`."""
 
-from fedstrata.experiment.sections import BufferedSettings, RoundKind, SynchronousSettings, TimedSettings
+from fedstrata.experiment.sections import BufferedSettings, TimedSettings
+from fedstrata.methods.cohort import cohort_size
 from fedstrata.rhythms.base import Rhythm
 from fedstrata.rhythms.buffered import Buffered
-from fedstrata.rhythms.synchronous import Synchronous
 from fedstrata.rhythms.timed import Timed
 
 
-def make_rhythm(settings: RoundKind, children: int) -> Rhythm:
+def make_rhythm(settings: TimedSettings | BufferedSettings, children: int) -> Rhythm:
     """Return the rhythm of a parent with this many children."""
     match settings:
-        case SynchronousSettings():
-            return Synchronous()
         case TimedSettings():
             return Timed(settings)
         case BufferedSettings():
-            return Buffered(settings.updates(children))
+            return Buffered(cohort_size(children, settings.buffer))

@@ -148,8 +148,7 @@ class AllUpdates(Rule):
 
     def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Combiner:
         """Return the function that combines the updates of one block, with the factors of whole updates, if the rule
-        chooses such factors. This is called once per stream, after the last
-        update.
+        chooses such factors. This is called once per stream, after the last update.
 
         Args:
             children: the ids of the children, in the order of the rows.

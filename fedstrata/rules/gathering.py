@@ -90,11 +90,9 @@ class Gathering:
         return [total.num_examples for total in self.totals]
 
     @property
-    def stated(self) -> list[int]:
-        """The total weight in each stream without factors. With factors, absent devices are not in it."""
-        if self._weighing is AS_STATED:
-            return self.weights
-        return [self._stated(stream) for stream in range(len(self.totals))]
+    def examples(self) -> list[int]:
+        """The number of examples for which the combined update of each stream stands."""
+        return [self._weighing.examples(self._stated(each), weight) for each, weight in enumerate(self.weights)]
 
     @property
     def taking_part(self) -> list[float]:
@@ -166,19 +164,17 @@ class Gathering:
         a stream is larger than its weights, add zeros. Raises the errors of `Total.settle`.
         """
         for number, total in enumerate(exact(self.totals)):
-            least = max(self._counted[number], self._divisor(number))
+            stated, weighed = self._stated(number), total.num_examples
+            whole = self._whole[number] if self._whole else stated
+            least = max(self._counted[number], self._weighing.divisor(stated, weighed, whole))
             if total.num_examples < least:
                 total.add_zeros(least - total.num_examples)
         waiting = [total for total in self.totals if not total.is_settled]
         if waiting:
             await asyncio.to_thread(_settle, waiting)
 
-    def _divisor(self, stream: int) -> int:
-        """Return the least number by which the sum of a stream is divided."""
-        stated, weighed = self._stated(stream), sum(weights[stream] for weights in self.accepted.values())
-        return self._weighing.divisor(stated, weighed, self._whole[stream] if self._whole else stated)
-
     def _stated(self, stream: int) -> int:
+        """Return the sum of the weights that accepted children have stated in a stream."""
         accepted = self.accepted.items()
         return sum(weights[stream] // self._weighing.factor(child_id) for child_id, weights in accepted)
 

@@ -1,4 +1,4 @@
-"""How much a child's update weighs in the mean of a round, beyond the number of examples that the child states."""
+"""Factors by which the updates of a round weigh more or less than their stated numbers of examples."""
 
 
 class Weighing:
@@ -19,6 +19,12 @@ class Weighing:
             whole: sum of the stated weights if all children of the parent took part.
         """
         return weighed
+
+    def examples(self, stated: int, divisor: int) -> int:
+        """Return the number of examples for which the combined update of a stream stands. `stated` is the sum of the
+        stated weights, and `divisor` the number by which the weighted sum is divided.
+        """
+        return divisor
 
     def largest(self, whole: int) -> int:
         """Return the largest divisor of a stream. `whole` is the sum of the weights of all children of the parent."""

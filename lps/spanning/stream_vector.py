@@ -82,7 +82,7 @@ class StreamVector:
             if stream.num_examples:
                 for start, stop in pieces_of(place.stop - place.start):
                     flat[place.start + start : place.start + stop] += stream.mean(start, stop)
-        weights = [before + now for before, now in zip(self.weights, sums.stated, strict=True)]
+        weights = [before + now for before, now in zip(self.weights, sums.examples, strict=True)]
         return StreamVector(self._streams, self._clusters, flat, self._named, weights)
 
 

@@ -22,7 +22,7 @@ from fedstrata.errors import RunStoppedError
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSource:
-    """Hold a sweep file's content, and where it is from. The arguments are those of `sweep_of`."""
+    """Hold the arguments of `sweep_of`: a sweep file's content, and where it is from."""
 
     document: Any
     name: str

@@ -1,4 +1,4 @@
-"""FedAvg whose devices train by Adam."""
+"""FedAvg in which devices train by Adam."""
 
 import numpy as np
 

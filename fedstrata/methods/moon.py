@@ -47,8 +47,8 @@ class Contrast:
 
 
 class Moon(FedAvg):
-    """Pull the features of each device's model towards those of the received model, and away from those of the device's
-    last model. Average as FedAvg does.
+    """Pull the features of each device's model towards the received model's features, and away from the features of the
+    device's last model. Average as FedAvg does.
     """
 
     class Options(MethodSettings):

@@ -1,4 +1,4 @@
-"""What made a result: the key `made_by` of summary.json."""
+"""The software, commands and times of a result: the key `made_by` of summary.json."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -259,9 +259,9 @@ class Summary:
     attacks: Attacked | None = None
     """Attacks on the run; absent if the experiment has no section `attacks`."""
     kept: dict[Literal["lps", "gps"], Kept] | None = None
-    """What the rule of each tier kept under attack; absent without attacks, or if rules choose no factors."""
+    """Result of each tier's rule under attack; absent without attacks, or if rules choose no factors."""
     made_by: MadeBy | None = None
-    """What made the result, so that it can be cited; absent in records of Fedstrata 0.2.0."""
+    """Software, commands and times of the result, to cite it; absent in records of Fedstrata 0.2.0."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
     """Metrics of the task, each with name, unit, direction and title. The first is the main metric (headline). Absent
     for a classification.

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from emulator.console.units import counted, human_seconds
 from emulator.estimates.check_times import expected_homes
-from fedstrata.clock.asynchronous import Asynchronous, asynchronous_round
+from fedstrata.clock.asynchronous import Calculated, asynchronous_round
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.datasets import dataset_info, load_dataset
@@ -159,7 +159,7 @@ class _Lps:
             self._round(asynchronous_round(self._devices, settings, len(self.rounds), self.report, self._indexes))
         return self.report.now_ns
 
-    def _round(self, opened: Asynchronous) -> None:
+    def _round(self, opened: Calculated) -> None:
         sizes, number, training = self._sizes, len(self.rounds), self._experiment.training
         updated, down_bytes = dict(opened.announced), sizes.to_device(number)
         for name, index in self._indexes.items():
@@ -171,7 +171,7 @@ class _Lps:
                 )
         late = opened.late_updates(updated)
         taken = [name for name in updated if name not in late]
-        times = opened.times(taken)
+        times = opened.times()
         self.report.now_ns = times.ends_ns
         opened.note(self.report)
         self.rounds.append(times)

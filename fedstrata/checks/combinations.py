@@ -111,6 +111,11 @@ def _asynchronous(experiment: Experiment, _: Method) -> str:
     return _if(rounds.asynchronous, f"training.rounds.lps {rounds.lps.kind}")
 
 
+def _automatic(experiment: Experiment, _: Method) -> str:
+    rounds = experiment.training.rounds.lps
+    return _if(rounds.kind == "timed" and rounds.period == "auto", "training.rounds.lps.period auto")
+
+
 def _shared_links(experiment: Experiment, _: Method) -> str:
     return _if(experiment.clock != "none" and experiment.links.shared, "links.shared")
 
@@ -203,6 +208,7 @@ FEATURES: Mapping[str, Feature] = {
     "no timeline": _lack_of("clock: virtual", lambda experiment: experiment.clock == "virtual", "set clock: virtual"),
     "links.shared": Feature(said=_shared_links, without="remove links.shared"),
     "asynchronous rounds": Feature(said=_asynchronous, without="remove training.rounds"),
+    "period: auto": Feature(said=_automatic, without="set period to a duration"),
     "not plain SGD": Feature(
         said=_not_plain_sgd, without="choose optimiser sgd, without nesterov, clip_norm and state: kept"
     ),
@@ -326,7 +332,7 @@ REFUSALS = (
     Refusal(
         ("schedule.move", "no topology"), "a device moves to another LPS, and without topology each cluster has one LPS"
     ),
-    Refusal(("asynchronous rounds", "no timeline"), "the virtual clock decides which updates a round takes"),
+    Refusal(("period: auto", "no timeline"), "only the virtual clock knows how long the work of each device takes"),
     Refusal(
         ("asynchronous rounds", "training.participation"),
         "a round asks all devices that have no update under way",

@@ -1,22 +1,27 @@
-"""Asynchronous rounds in virtual time: which updates a round takes, and which arrive in a later round.
+"""Asynchronous rounds: which updates a round takes, and which arrive in a later round.
 
-Each device announces its update when it has trained. From the announcements, the LPS calculates when each update
-arrives, and the rhythm says when the round closes. An update that arrives later stays at its device until the round in
-which it arrives. The LPS's report has the updates under way, so a restarted LPS continues with the same rounds.
+Each device announces its update when it has trained. In virtual time, the LPS calculates from the announcements when
+each update arrives. In real time, an update arrives when it is announced. The rhythm says when the round closes. An
+update that arrives later stays at its device until the round in which it arrives. The LPS's report has the updates
+under way, so a restarted LPS continues with the same rounds.
 """
 
+import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.timeline import DeviceTimeline, Round, Sent, check_clock_at, times_of
+from fedstrata.clock.timeline import LAST_NS, DeviceTimeline, Round, Sent, check_clock_at, times_of
 from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, TimedSettings
 from fedstrata.rhythms import Contributed, Rhythm, make_factors, make_rhythm
 from fedstrata.rhythms.weights import divisor
 from fedstrata.rules import Weighing
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
+
+NEVER = LAST_NS - 1  # arrival of an update that has not arrived yet
 
 
 class UpdateWeights(Weighing):
@@ -44,6 +49,17 @@ class UpdateWeights(Weighing):
         return self._factors.most * divisor(whole, whole, whole, self._step)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """Describe an asynchronous round that begins."""
+
+    number: int
+    begins_ns: int  # nanoseconds since training began
+    settings: TimedSettings | BufferedSettings
+    report: gps_pb.ReportHeader  # has the updates under way
+    indexes: Mapping[str, int]  # index of each child
+
+
 class Asynchronous(Deadline):
     """Decide which updates a round takes."""
 
@@ -52,25 +68,59 @@ class Asynchronous(Deadline):
     are_kept = True
     weighing: UpdateWeights
 
-    def __init__(
-        self,
-        timed: Round,
-        rhythm: Rhythm,
-        weighing: UpdateWeights,
-        *,
-        report: gps_pb.ReportHeader,
-        indexes: Mapping[str, int],
-    ) -> None:
-        """Set `timed`, which calculates the times of updates that begin in this round, and `rhythm`, which closes the
-        round. `report` has the updates under way, and `indexes` has the index of each child.
-        """
-        self._timed, self._rhythm, self._report, self._indexes = timed, rhythm, report, indexes
-        self.weighing = weighing
-        names = {index: name for name, index in indexes.items()}
-        self._under_way = {names[each.child]: each for each in report.under_way if each.child in names}
-        self._period_ns, self._ends_ns = report.period_ns, timed.begins_ns
+    def __init__(self, opened: Opened) -> None:
+        self._opened, self._report = opened, opened.report
+        self._rhythm: Rhythm = make_rhythm(opened.settings, len(opened.indexes))
+        self.weighing = UpdateWeights(opened.settings, opened.settings.step)
+        names = {index: name for name, index in opened.indexes.items()}
+        self._under_way = {names[each.child]: each for each in self._report.under_way if each.child in names}
+        self._period_ns, self._ends_ns = self._report.period_ns, opened.begins_ns
         self._at_work = dict(self._under_way)
         self._taken: dict[str, pb.Contribution] = {}
+
+    def _close(self, at_work: Collection[str]) -> int:
+        """Return when the round closes, from the arrivals of these children's updates."""
+        opened_ns = self._opened.begins_ns
+        arrivals_ns = sorted(self._at_work[name].arrives_ns for name in at_work)
+        self._period_ns = self._period_ns or self._rhythm.period_ns([at_ns - opened_ns for at_ns in arrivals_ns])
+        return self._rhythm.closes_ns(opened_ns, arrivals_ns, self._period_ns)
+
+    def _take(self, at_work: Collection[str]) -> Collection[str]:
+        """Take the updates that have arrived when the round ends. Return the children of the other updates."""
+        check_clock_at(self._ends_ns)
+        number = self._opened.number
+        self._taken = {name: each for name in at_work if (each := self._at_work[name]).arrives_ns <= self._ends_ns}
+        self._under_way = {name: self._at_work[name] for name in at_work if name not in self._taken}
+        for name, each in self._taken.items():
+            gap = number + 1 - self._report.taken_before.get(each.child, 0)
+            each.factor = self.weighing.take(name, Contributed(staleness=number - each.from_round, gap=max(1, gap)))
+        return list(self._under_way)
+
+    def contributions(self) -> list[pb.Contribution]:
+        """Return the updates that the round has taken, without their transfers."""
+        found = []
+        for _, each in sorted(self._taken.items()):
+            found.append(noted := pb.Contribution())
+            noted.CopyFrom(each)
+            noted.ClearField("flow")
+        return found
+
+    def note(self, report: gps_pb.ReportHeader) -> None:
+        """Write the state after this round into the report."""
+        del report.under_way[:]
+        report.under_way.extend(each for _, each in sorted(self._under_way.items()))
+        report.period_ns = self._period_ns
+        for each in self._taken.values():
+            report.taken_before[each.child] = self._opened.number + 1
+
+
+class Calculated(Asynchronous):
+    """Decide in virtual time. All children announce their updates before the round closes."""
+
+    def __init__(self, opened: Opened, timed: Round) -> None:
+        """Set `timed`, which calculates the times of updates that begin in this round."""
+        super().__init__(opened)
+        self._timed = timed
 
     @property
     def announced(self) -> Sent:
@@ -86,53 +136,67 @@ class Asynchronous(Deadline):
         work, some of which have worked since an earlier round.
         """
         self._at_work |= {name: self._begun(name, each) for name, each in updated.items() if name not in self._at_work}
-        at_work = {name: self._at_work[name] for name in updated}
-        opened_ns, number = self._timed.begins_ns, self._timed.number
-        arrivals_ns = sorted(each.arrives_ns for each in at_work.values())
-        self._period_ns = self._period_ns or self._rhythm.period_ns([at_ns - opened_ns for at_ns in arrivals_ns])
-        self._ends_ns = self._rhythm.closes_ns(opened_ns, arrivals_ns, self._period_ns)
-        check_clock_at(self._ends_ns)
-        self._taken = {name: each for name, each in at_work.items() if each.arrives_ns <= self._ends_ns}
-        self._under_way = {name: each for name, each in at_work.items() if name not in self._taken}
-        for name, each in self._taken.items():
-            gap = number + 1 - self._report.taken_before.get(each.child, 0)
-            each.factor = self.weighing.take(name, Contributed(staleness=number - each.from_round, gap=max(1, gap)))
-        return list(self._under_way)
+        self._ends_ns = self._close(updated)
+        return self._take(updated)
 
     def _begun(self, name: str, updated: Exchanged) -> pb.Contribution:
         """Return the contribution of a child that has been asked in this round."""
         part = self._timed.update_alone(name, updated)
         return pb.Contribution(
-            child=self._indexes[name],
-            from_round=self._timed.number,
-            asked_ns=self._timed.begins_ns,
+            child=self._opened.indexes[name],
+            from_round=self._opened.number,
+            asked_ns=self._opened.begins_ns,
             arrives_ns=part.ended_ns,
             stream=updated.stream,
             flow=part.flow,
         )
 
-    def times(self, accepted: Collection[str]) -> pb.RoundTimes:
-        """Return the times of the round with these updates. A child waits from the arrival of its update until the
-        round closes.
-        """
-        taken = [self._taken[name] for name in sorted(accepted)]
-        last_ns = max((each.arrives_ns for each in taken), default=0)
-        slowest = next((name for name in sorted(accepted) if self._taken[name].arrives_ns == last_ns), "")
-        times = times_of(self._timed.begins_ns, self._ends_ns, [each.flow for each in taken], slowest)
-        times.waiting_ns = sum(self._ends_ns - each.arrives_ns for each in taken)
-        for each in taken:
-            noted = times.contributions.add()
-            noted.CopyFrom(each)
-            noted.ClearField("flow")
+    def times(self) -> pb.RoundTimes:
+        """Return the times of the round. A child waits from the arrival of its update until the round closes."""
+        taken = sorted(self._taken.items())
+        last_ns = max((each.arrives_ns for _, each in taken), default=0)
+        slowest = next((name for name, each in taken if each.arrives_ns == last_ns), "")
+        times = times_of(self._opened.begins_ns, self._ends_ns, [each.flow for _, each in taken], slowest)
+        times.waiting_ns = sum(self._ends_ns - each.arrives_ns for _, each in taken)
+        times.contributions.extend(self.contributions())
         return times
 
-    def note(self, report: gps_pb.ReportHeader) -> None:
-        """Write the state after this round into the report."""
-        del report.under_way[:]
-        report.under_way.extend(each for _, each in sorted(self._under_way.items()))
-        report.period_ns = self._period_ns
-        for each in self._taken.values():
-            report.taken_before[each.child] = self._timed.number + 1
+
+class AsArrived(Asynchronous):
+    """Decide in real time. A round closes while some children still train. It takes the updates that were announced
+    first.
+    """
+
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
+        self._began_ns = time.monotonic_ns() - opened.begins_ns  # when training began, by this machine's clock
+
+    @property
+    def announced(self) -> Sent:
+        return {name: Exchanged(stream=each.stream) for name, each in self._at_work.items() if each.arrives_ns < NEVER}
+
+    def begin(self, sent: Sent) -> Collection[str]:
+        for name in sent.keys() - self._at_work.keys():
+            self._at_work[name] = pb.Contribution(
+                child=self._opened.indexes[name],
+                from_round=self._opened.number,
+                asked_ns=self._opened.begins_ns,
+                arrives_ns=NEVER,
+                stream=sent[name].stream,
+            )
+        return ()
+
+    def is_update_late(self, child_id: str, updated: Exchanged) -> bool:
+        self._at_work[child_id].arrives_ns = time.monotonic_ns() - self._began_ns
+        return False
+
+    def closes_ns(self, at_work: Collection[str], silent: Collection[str]) -> int | None:
+        closes_ns = self._close(at_work)
+        return None if closes_ns == NEVER else self._began_ns + closes_ns
+
+    def late_updates(self, updated: Sent) -> Collection[str]:
+        self._ends_ns = min(self._close(updated), time.monotonic_ns() - self._began_ns)
+        return self._take(updated)
 
 
 def asynchronous_round(
@@ -141,9 +205,9 @@ def asynchronous_round(
     lps_round: int,
     report: gps_pb.ReportHeader,
     indexes: Mapping[str, int],
-) -> Asynchronous:
-    """Return an asynchronous round that begins at the report's current time. `indexes` has the index of each device of
-    the LPS.
+) -> Calculated:
+    """Return an asynchronous round in virtual time. It begins at the report's current time. `indexes` has the index of
+    each device of the LPS.
     """
-    rhythm, weighing = make_rhythm(settings, len(indexes)), UpdateWeights(settings, settings.step)
-    return Asynchronous(devices.round(lps_round, report.now_ns), rhythm, weighing, report=report, indexes=indexes)
+    opened = Opened(number=lps_round, begins_ns=report.now_ns, settings=settings, report=report, indexes=indexes)
+    return Calculated(opened, devices.round(lps_round, report.now_ns))

@@ -2,16 +2,30 @@
 the devices.
 """
 
+from collections.abc import Callable
 from typing import cast
 
-from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
+from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock, is_asynchronous
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
-from fedstrata.clock.lps_side import AsynchronousLpsClock, LpsClock, RealLpsClock, VirtualLpsClock
+from fedstrata.clock.lps_side import (
+    AsynchronousLpsClock,
+    LpsClock,
+    RealAsynchronousClock,
+    RealLpsClock,
+    VirtualAsynchronousClock,
+    VirtualLpsClock,
+)
 from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.links.tier_links import lps_links
 from fedstrata.process.spans import process_spans
 from fedstrata.v1 import gps_service_pb2 as gps_pb
+
+LpsClocks = tuple[  # of synchronous and of asynchronous rounds
+    Callable[[Experiment, gps_pb.Cluster], LpsClock],
+    Callable[[Experiment, gps_pb.Cluster, TimedSettings | BufferedSettings], LpsClock],
+]
 
 
 class Clock:
@@ -19,6 +33,7 @@ class Clock:
 
     has_links = False  # whether transfers and computing take the times that the experiment file sets
     has_timeline = False  # whether the clock calculates these times, and does not wait for them
+    _lps: LpsClocks = (LpsClock, AsynchronousLpsClock)
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -27,7 +42,11 @@ class Clock:
         """Return the clock of an LPS for its rounds with devices. `cluster` lists these devices: one cluster or, if
         clusters span LPSs, all devices of the LPS.
         """
-        return LpsClock(self.experiment)
+        rounds = self.experiment.training.rounds.asynchronous
+        synchronous, asynchronous = self._lps
+        if rounds is None:
+            return synchronous(self.experiment, cluster)
+        return asynchronous(self.experiment, cluster, rounds)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
         """Return the clock for an LPS's calls to the GPS. `payload_bytes` is the size of the largest payload that the
@@ -41,7 +60,7 @@ class Clock:
 
     def device(self) -> DeviceClock:
         """Return the clock for devices."""
-        return DeviceClock()
+        return DeviceClock(announces=is_asynchronous(self.experiment))
 
 
 class VirtualClock(Clock):
@@ -50,12 +69,7 @@ class VirtualClock(Clock):
     """
 
     has_links = has_timeline = True
-
-    def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        rounds = self.experiment.training.rounds.asynchronous
-        if rounds is None:
-            return VirtualLpsClock(self.experiment, cluster)
-        return AsynchronousLpsClock(self.experiment, cluster, rounds)
+    _lps = (VirtualLpsClock, VirtualAsynchronousClock)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
         return CountingChild()
@@ -71,9 +85,7 @@ class RealClock(Clock):
     """Delay transfers and computing, so that they take the time of the configured links and boards."""
 
     has_links = True
-
-    def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        return RealLpsClock(self.experiment, cluster)
+    _lps = (RealLpsClock, RealAsynchronousClock)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
         return PacedChild(lps_links(self.experiment), home_id, payload_bytes=payload_bytes)

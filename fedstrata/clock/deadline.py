@@ -34,6 +34,12 @@ class Deadline:
         """The updates that children have announced in earlier rounds."""
         return {}
 
+    def closes_ns(self, at_work: Collection[str], silent: Collection[str]) -> int | None:
+        """Return the time, by this machine's monotonic clock, at which the round stops waiting for announcements. If
+        the time is not known yet, return None. `silent` has the children that have not announced their updates.
+        """
+        return None if silent else 0
+
     def begin(self, sent: Sent) -> Collection[str]:
         """Begin the time for answers or, in a round without a question, the time for updates. `sent` has the models
         that the parent sends to its children. Return the children that are still busy at the deadline.

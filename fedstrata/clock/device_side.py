@@ -24,10 +24,17 @@ class Done:
     lps_round: int = -1  # -1 before training
 
 
+def is_asynchronous(experiment: Experiment) -> bool:
+    """Return whether rounds between LPSs and devices are asynchronous."""
+    return experiment.training.rounds.asynchronous is not None
+
+
 class DeviceClock:
     """Represent a device in a run without a clock. Nothing is delayed, and messages carry no times."""
 
-    announces = False  # whether updates are announced before they are sent
+    def __init__(self, *, announces: bool = False) -> None:
+        """Set whether devices announce their updates before they send them."""
+        self.announces = announces
 
     def now_ns(self) -> int:
         """Return the current time."""
@@ -70,7 +77,7 @@ class VirtualDeviceClock(DeviceClock):
         shared = experiment.links.shared
         is_shared = shared is not None and shared.device_lps.up_rate is not None
         has_deadline = experiment.deadlines.lps.deadline_s is not None
-        self.announces = (is_shared and has_deadline) or experiment.training.rounds.asynchronous is not None
+        super().__init__(announces=(is_shared and has_deadline) or is_asynchronous(experiment))
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
         answer.trained_examples = done.examples
@@ -89,8 +96,7 @@ class RealDeviceClock(VirtualDeviceClock):
     """Wait after each computation of a device, so that it takes as long as it would on the device's board."""
 
     def __init__(self, experiment: Experiment) -> None:
-        super().__init__(experiment)
-        self.announces = False
+        DeviceClock.__init__(self, announces=is_asynchronous(experiment))
         self._experiment, self._boards = experiment, Boards(experiment)
 
     def to_gps(self, device_id: str) -> ChildClock:

@@ -41,20 +41,28 @@ class GpsClock:
         self.before = pb.RoundTimes()  # times of the questions before training
         self.asked: dict[str, Asked] = {}
         self.closed = {number: pb.RoundTimes.FromString(data) for number, data in journal.round_times().items()}
+        self._counts = self._depends_on_time()
+        self._began_unix_ns = 0
+
+    def _depends_on_time(self) -> bool:
+        """Return whether anything depends on the real time since training began."""
+        return self._experiment.training.rounds.asynchronous is not None
 
     @property
     def began_unix_ns(self) -> int:
-        """The time at which training began, in nanoseconds since 1970. The value is 0 before training, and if the clock
-        does not need this time. Only the real clock needs it, for a schedule or for links that follow traces.
+        """The time at which training began, in nanoseconds since 1970. The value is 0 before training, and if nothing
+        depends on this time.
         """
-        return 0
+        if self._counts and not self._began_unix_ns:
+            self._began_unix_ns = round(self._journal.phases().get("training", 0.0) * 1e9)
+        return self._began_unix_ns
 
     @property
     def knows_start(self) -> bool:
-        """Return whether LPSs may begin to train. They may if this clock does not need the time at which training
-        began, or if this time is already in the journal.
+        """Return whether LPSs may begin to train. They may if nothing depends on the time at which training began, or
+        if this time is already in the journal.
         """
-        return True
+        return not self._counts or self.began_unix_ns > 0
 
     def begin(self) -> None:
         """Calculate, from the answers in the journal, how long the questions before training took."""
@@ -108,6 +116,9 @@ class VirtualGpsClock(GpsClock):
         self._timeline = LpsTimeline(experiment)
         self.rounds = ParentClock(wants_work=True)
 
+    def _depends_on_time(self) -> bool:
+        return False
+
     def begin(self) -> None:
         self.asked = _asked(self._experiment, self._journal)
         self.before = before_training(self._experiment, list(self.asked.values()))
@@ -126,18 +137,9 @@ class RealGpsClock(GpsClock):
         super().__init__(experiment, journal)
         self.rounds = HeldBack(Transfers(lps_links(experiment), time))
         self.questions = HeldBack(Transfers(device_links(experiment, to_gps=True), time))
-        self._counts = bool(experiment.schedule or experiment.links.has_trace)  # whether anything depends on the time
-        self._began_unix_ns = 0
 
-    @property
-    def began_unix_ns(self) -> int:
-        if self._counts and not self._began_unix_ns:
-            self._began_unix_ns = round(self._journal.phases().get("training", 0.0) * 1e9)
-        return self._began_unix_ns
-
-    @property
-    def knows_start(self) -> bool:
-        return not self._counts or self.began_unix_ns > 0
+    def _depends_on_time(self) -> bool:
+        return bool(self._experiment.schedule or self._experiment.links.has_trace) or super()._depends_on_time()
 
     def resume(self, global_round: int) -> None:
         if self.began_unix_ns:

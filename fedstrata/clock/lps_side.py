@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from fedstrata.clock.asynchronous import Asynchronous, asynchronous_round
+from fedstrata.clock.asynchronous import AsArrived, Calculated, Opened, asynchronous_round
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
 from fedstrata.clock.device_times import Boards, Presence
 from fedstrata.clock.round_side import HeldBack, ParentClock
@@ -39,7 +39,7 @@ class LpsClock:
 
     kept_here = ""  # state that only the report holds and that an LPS needs to continue, as named in an error message
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         self.wait: TierDeadline = experiment.deadlines.lps  # in real time
         self.presence = Presence(experiment)
         self.rounds = ParentClock()
@@ -97,7 +97,7 @@ class VirtualLpsClock(LpsClock):
     kept_here = "the times of clock: virtual"
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
-        super().__init__(experiment)
+        super().__init__(experiment, cluster)
         deadline_s = self.wait.deadline_s
         self.wait = self.wait.model_copy(update={"deadline_s": None})  # the deadline holds in virtual time
         self.rounds = ParentClock(wants_work=True)
@@ -148,7 +148,7 @@ class VirtualLpsClock(LpsClock):
             report.lps_rounds[-1].times.next_bytes = whole_bytes
 
 
-class AsynchronousLpsClock(VirtualLpsClock):
+class VirtualAsynchronousClock(VirtualLpsClock):
     """Calculate the times of asynchronous rounds. The report also contains the updates that are under way."""
 
     def __init__(
@@ -156,14 +156,14 @@ class AsynchronousLpsClock(VirtualLpsClock):
     ) -> None:
         super().__init__(experiment, cluster)
         self._settings = settings
-        self._version: Asynchronous
+        self._version: Calculated
 
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
         self._version = asynchronous_round(self._devices, self._settings, lps_round, report, devices.indexes)
         return self._version
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        times = self._version.times(exchanged)
+        times = self._version.times()
         report.lps_rounds[-1].times.CopyFrom(times)
         report.now_ns = times.ends_ns
         self._version.note(report)
@@ -175,7 +175,7 @@ class RealLpsClock(LpsClock):
     """
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
-        super().__init__(experiment)
+        super().__init__(experiment, cluster)
         transfers = Transfers(device_links(experiment))
         self._began_unix_ns = cluster.began_unix_ns  # when training began; 0 if nothing depends on the time
         if self._began_unix_ns:
@@ -210,3 +210,37 @@ class RealLpsClock(LpsClock):
                 link_ns=min(modelled_ns, MOST_COUNTED - 1),  # a device can report any number of examples
                 achieved_link_ns=each.work.computed_ns,
             )
+
+
+class AsynchronousLpsClock(LpsClock):
+    """Let asynchronous rounds take updates as they arrive in real time."""
+
+    kept_here = "the updates under way of asynchronous rounds"
+
+    def __init__(
+        self, experiment: Experiment, cluster: gps_pb.Cluster, settings: TimedSettings | BufferedSettings
+    ) -> None:
+        super().__init__(experiment, cluster)
+        self._settings, self._training_began_ns = settings, cluster.began_unix_ns
+        self._version: AsArrived
+
+    def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
+        self._version = AsArrived(
+            Opened(
+                number=lps_round,
+                begins_ns=since_ns(self._training_began_ns),
+                settings=self._settings,
+                report=report,
+                indexes=devices.indexes,
+            )
+        )
+        return self._version
+
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
+        super().of_round(report, exchanged, devices)
+        report.lps_rounds[-1].times.contributions.extend(self._version.contributions())
+        self._version.note(report)
+
+
+class RealAsynchronousClock(AsynchronousLpsClock, RealLpsClock):
+    """Let asynchronous rounds take updates when their links have carried them."""

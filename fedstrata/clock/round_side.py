@@ -77,6 +77,11 @@ class ParentClock:
         in a round or before training.
         """
 
+    async def announced(self, header: pb.UpdateHeader) -> None:
+        """Wait until a child's link has carried the update that the child announces. When the child then sends the
+        update, it is not delayed again.
+        """
+
     def relay(self, child_id: str, number: int) -> Relayed:
         """Return an object that delays answers of other devices on their way to a child, one after the other."""
         return Relayed()
@@ -104,6 +109,7 @@ class HeldBack(ParentClock):
     def __init__(self, transfers: Transfers, *, wants_work: bool = False) -> None:
         super().__init__(wants_work=wants_work)
         self._transfers = transfers
+        self._carried: dict[str, int] = {}  # round of the newest announced update that a link has carried, by child
 
     def now_ns(self) -> int:
         return self._transfers.now_ns()
@@ -124,6 +130,15 @@ class HeldBack(ParentClock):
         with self._transfers.under_way(child_id, UP, number, size, is_answer=in_round) as transfer:
             await transfer.all_arrived()
             await transfer.over()
+
+    async def announced(self, header: pb.UpdateHeader) -> None:
+        child_id, number = header.child_id, header.round
+        if self._carried.get(child_id) != number:
+            size = Exchanged.of_update(header).up_bytes
+            with self._transfers.under_way(child_id, UP, number, size) as transfer:
+                await transfer.all_arrived()
+                await transfer.over()
+            self._carried[child_id] = number
 
     def relay(self, child_id: str, number: int) -> Relayed:
         return self._transfers.relay(child_id, number)
@@ -153,6 +168,8 @@ class HeldBack(ParentClock):
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
         if not 0 <= header.offset <= header.payload.payload_bytes:
             raise OffsetError(f"an upload of {header.payload.payload_bytes} bytes cannot begin at byte {header.offset}")
+        if self._carried.get(header.child_id) == header.round:
+            return nullcontext(parts)
         return _ArrivingUpdate(self._transfers, header, parts)
 
 

@@ -190,6 +190,18 @@ class Changes:
             is_over = await waiting.over
         return True
 
+    async def wait_until_ns(self, at_ns: Callable[[], int | None]) -> None:
+        """Wait until a time of the monotonic clock. The function returns this time, which may change at each call of
+        `tell`, or None while it is not known.
+        """
+
+        def has_moved(from_ns: int | None) -> bool:
+            return at_ns() != from_ns
+
+        while (ends_ns := at_ns()) is None or ends_ns > time.monotonic_ns():
+            left_s = None if ends_ns is None else max(0, ends_ns - time.monotonic_ns()) / 1e9
+            await self.wait_until(partial(has_moved, ends_ns), left_s)
+
     async def wait_awake(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait like `wait_until`, but do not count time for which this process was paused."""
         return await wait_awake(partial(self.wait_until, is_true), timeout_s)

@@ -29,9 +29,9 @@ class ContributionRow:
     factor: PositiveInt
     """Factor of the update's weight; with polynomial weights a fresh update has 1024."""
     asked_s: Amount
-    """Virtual second since training began at which the LPS has asked the device."""
+    """Second since training began at which the LPS has asked the device; virtual with `clock: virtual`."""
     arrived_s: Amount
-    """Virtual second since training began at which the update has arrived."""
+    """Second since training began at which the update has arrived; virtual with `clock: virtual`."""
 
 
 CONTRIBUTIONS = Table(ContributionRow)

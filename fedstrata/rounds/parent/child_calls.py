@@ -142,6 +142,7 @@ class ChildCalls:
         with self._refusing(message.child_id):
             if isinstance(message, pb.UpdateHeader):
                 self._uploads.check(self._round, message)
+                await self.terms.clock.announced(message)
             if self._round is not None and await self._round.hear(message):
                 self._changes.tell()
 

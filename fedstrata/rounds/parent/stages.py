@@ -219,12 +219,23 @@ class Announcing(OnTime):
         If too few children are left, the round ends before all have announced. Then no child is late.
         """
         around, intake = self._around, self._around.opened.intake
-        await around.changes.wait_until(lambda: intake.is_complete or not self._silent(), None)
+        await around.changes.wait_until_ns(self._closes_ns)
         self.is_gathering = False
         if not intake.is_complete:
-            for child_id in self.deadline.late_updates({name: self.announced[name] for name in intake.missing}):
+            for child_id in self.deadline.late_updates(self._updates()):
                 self._leave_out(child_id)
         around.changes.tell()
+
+    def _closes_ns(self) -> int | None:
+        """Return when the wait for announcements ends; None if this is not known yet."""
+        if self._around.opened.intake.is_complete:
+            return 0
+        return self.deadline.closes_ns(self._updates(), self._silent())
+
+    def _updates(self) -> dict[str, Exchanged]:
+        """Return the announced updates from which the deadline decides."""
+        missing = self._around.opened.intake.missing
+        return {name: self.announced[name] for name in missing if name in self.announced}
 
     def _leave_out(self, child_id: str) -> None:
         """Leave a late child out of the round."""
@@ -241,38 +252,33 @@ class Contributing(Announcing):
     def begin(self, around: Around) -> None:
         super().begin(around)
         self.announced.update(self.deadline.announced)
+        self._children = around.opened.intake.missing
 
     async def gather(self) -> None:
-        """Wait until all children have announced their updates, and then for the updates of this round. If a device is
-        refused, decide again without its update.
+        """Wait until the round closes, and then for its updates. If a device is refused, decide again without its
+        update. The round then closes later or with the same updates, so it keeps all updates that it has.
         """
-        await super().gather()
-        intake = self._around.opened.intake
-        refused = self._refused()
-        while True:
+        intake, refused = self._around.opened.intake, None
+        while refused != (refused := self._refused()):
+            for name in self._children:
+                if intake.state_of(name) is ChildState.LATER:
+                    intake.take_back(name)
+            self.is_gathering = True
+            await super().gather()
             await wait_until(intake.completed, lambda: intake.is_complete, None)
-            if refused == (refused := self._refused()):
-                return
-            self._decide_again(refused)
 
     def _refused(self) -> set[str]:
         intake = self._around.opened.intake
-        return {name for name in self.announced if intake.state_of(name) is ChildState.EXCLUDED}
+        return {name for name in self._children if intake.state_of(name) is ChildState.EXCLUDED}
 
-    def _decide_again(self, refused: set[str]) -> None:
-        """Take the updates that arrive in this round if the refused children have sent none. The round then closes
-        later or with the same updates, so it keeps all updates that it has.
-        """
-        intake = self._around.opened.intake
-        left = {name: each for name, each in self.announced.items() if name not in refused}
-        late = self.deadline.late_updates(left) if left else ()
-        for name in left.keys() - set(late):
-            if intake.state_of(name) is ChildState.LATER:
-                intake.take_back(name)
-        self._around.changes.tell()
+    def _updates(self) -> dict[str, Exchanged]:
+        """Return the updates of all children at work. On the real clock, some have not announced theirs yet."""
+        refused = self._refused()
+        return {name: self.announced.get(name, Exchanged()) for name in self._children if name not in refused}
 
     def _leave_out(self, child_id: str) -> None:
-        self._around.opened.intake.release(child_id)
+        if self._around.opened.intake.state_of(child_id) is ChildState.AWAITED:
+            self._around.opened.intake.release(child_id)
 
 
 def on_time(deadline: Deadline) -> list[Stage]:

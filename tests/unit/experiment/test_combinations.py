@@ -203,7 +203,7 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("privacy.profiles", "profiles without noise"): (
         [PROFILES, "method=pacfl"], "privacy.profiles does not go with method pacfl: "
     ),
-    ("asynchronous rounds", "no timeline"): ([TIMED], "training.rounds.lps timed needs clock: virtual: "),
+    ("period: auto", "no timeline"): ([TIMED], "training.rounds.lps.period auto needs clock: virtual: "),
     **{
         ("asynchronous rounds", feature): (
             [TIMED, VIRTUAL, TOPOLOGY, change], f"training.rounds.lps timed does not go with {said}: "

@@ -1,0 +1,102 @@
+"""Asynchronous rounds in real time: their updates differ from run to run, and the models follow from these updates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
+from tests.services.clock.test_asynchronous_runs import composition, computed, run
+from tests.support.programs import Program
+from tests.support.records import rows_of, summary_of
+from tests.support.tiers import small
+
+BUFFERED = "training.rounds.lps={kind: buffered, buffer: 2, weights: {kind: polynomial}}"
+TIMED = "training.rounds.lps={kind: timed, period: 40ms, weights: {kind: catch_up, most: 2}}"
+ROUNDS = ("training.global_rounds=4", "training.evaluate_every=100", "topology={lps: 1}", "method=fedavg")
+HOME = {"lps-0": list(range(5))}
+SLOW = "links={device-lps: {latency: 2ms, up_rate: 8Mbit/s}, overrides: [{devices: [2], up_rate: 1Mbit/s}]}"
+
+
+def check_model(experiment: Experiment, folder: Path) -> None:
+    """Check the final model of a run against the formulas, for the updates that the record lists."""
+    found = composition(folder)
+    assert sorted(number for _, number in found) == list(range(experiment.training.lps_rounds))
+    expected = computed(experiment, found, HOME)
+    saved = load_file(next((folder / "models").glob("*.safetensors")))
+    for name, values in expected.items():
+        assert np.abs(saved[name] - values).max() < 1e-6, name
+
+
+def model_size(folder: Path) -> int:
+    """The number of parameters of the model."""
+    return sum(values.size for values in load_file(next((folder / "models").glob("*.safetensors"))).values())
+
+
+@pytest.mark.parametrize("kind", [BUFFERED, TIMED])
+@pytest.mark.parametrize("clock", ["none", "real"])
+def test_a_run_is_what_follows_from_the_updates_of_its_rounds(folder: Path, kind: str, clock: str) -> None:
+    links = (SLOW,) if clock == "real" else ()
+    experiment = small(*ROUNDS, *links, kind, f"clock={clock}", "training.lps_rounds_per_global_round=3")
+    record = run(experiment, folder / f"{clock}-{'timed' in kind}")
+    check_model(experiment, record.folder)
+    rows = rows_of(record.folder, "contributions.csv")
+    assert all(float(row["asked_s"]) < float(row["arrived_s"]) for row in rows)
+    if clock == "real":
+        took = [float(row["arrived_s"]) - float(row["asked_s"]) for row in rows if row["device"] == "device-002"]
+        assert min(took) >= 8 * 4 * model_size(record.folder) / 1e6  # its link carries 1 Mbit/s
+
+
+FILE = """
+name: killed
+partition:
+  kind: tasks
+  tasks: [{name: all, labels: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], devices: 5, examples_per_device: 40}]
+model: {name: mlp, hidden: [16]}
+method: fedavg
+topology: {lps: 1}
+clock: real
+links: {device-lps: {latency: 2ms, up_rate: 8Mbit/s}, overrides: [{devices: [2], up_rate: 1Mbit/s}]}
+training:
+  global_rounds: 6
+  lps_rounds_per_global_round: 2
+  evaluate_every: 100
+  rounds: {lps: {kind: buffered, buffer: 2, weights: {kind: catch_up, most: 4}}}
+"""
+KILLS = {
+    "a round is complete": [("lps-0", "aggregation", "round", 3)],
+    "an update has come": [("lps-0", "upload", "round", 4)],
+    "a device has announced": [("device-002", "upload", "count", 1)],
+    "the next model is sent": [("lps-0", "download", "round", 5)],
+    "half a file is written": [("lps-0", "state_write", "count", 9)],
+    "all of these": [
+        ("lps-0", "download", "round", 2),
+        ("device-000", "upload", "count", 3),
+        ("lps-0", "aggregation", "round", 6),
+    ],
+}
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_process_changes_the_updates_of_rounds_but_the_model_still_follows_from_them(
+    tmp_path: Path, moment: str
+) -> None:
+    file, out = tmp_path / "killed.yaml", tmp_path / "run"
+    file.write_text(FILE)
+    faults: list[dict[str, Any]] = [
+        {"do": "kill", "process": process, "at": {"point": point, key: number}}
+        for process, point, key, number in KILLS[moment]
+    ]
+    words = (str(file), "--out", str(out), "--device-processes", "2", "--set", f"faults={json.dumps(faults)}")
+    with Program("emulator", "run", *words, "--json", log=tmp_path / "run.log") as program:
+        lines = list(program.lines())
+        assert program.end() == 0, (tmp_path / "run.log").read_text()
+    restarts = [line["process"] for line in lines if line["event"] == "restart"]
+    assert len(restarts) == len(faults)
+    assert summary_of(out)["excluded"] == []
+    check_model(parse_experiment(FILE), out)

@@ -48,6 +48,7 @@ def options_of_process() -> Arguments:
         "Tell devices this host:port. host:port+ adds the LPS's number to the port. Default: the address of --listen.",
     )
     arguments.option("state", "Keep the LPS's state in this folder.", required=True)
+    arguments.option("arrivals", "Repeat the asynchronous rounds in this contributions.csv of an earlier run.")
     return arguments
 
 
@@ -86,7 +87,16 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     claim(state)
     metrics.state(state)
     security.measured_by(metrics)
-    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, security=security)
+    agent = LpsAgent(
+        experiment,
+        lps_id=name,
+        gps=options.gps,
+        state=state,
+        metrics=metrics,
+        log=log,
+        security=security,
+        arrivals=Path(options.arrivals) if options.arrivals else None,
+    )
     uploads = upload_wait(experiment, agent.model_bytes)
     server = RpcServer(
         metrics.links,

@@ -23,6 +23,7 @@ from fedstrata.trust.call_table import Claim
 from fedstrata.trust.names import Peer
 from fedstrata.trust.security import Security
 from fedstrata.v1 import gps_service_pb2 as pb
+from lps.arrivals import clocks
 from lps.clusters import Clusters
 from lps.holding import LpsParts
 from lps.report_files import newest_reports
@@ -36,8 +37,9 @@ class LpsAgent:
 
     def __init__(
         self, experiment: Experiment, *, lps_id: str, gps: str, state: Path, metrics: ProcessMetrics, log: EventLog,
-        security: Security,
+        security: Security, arrivals: Path | None = None,
     ) -> None:  # fmt: skip
+        """Set `arrivals`, a file with the asynchronous rounds of an earlier run, which this run repeats."""
         self._experiment, self._state, self._metrics, self._log = experiment, state, metrics, log
         self._gps = GpsClient(experiment, lps_id, gps, metrics=metrics, log=log, security=security)
         model = build_model(experiment.model, dataset_info(experiment.data))
@@ -55,6 +57,7 @@ class LpsAgent:
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
             updates_of=_updates_of(experiment, security),
             rule=lps_rule(experiment),
+            clock_of=clocks(experiment, arrivals),
             sends_sums=sends_sums(experiment, spans=streams.spans),
         )
         self._newest_plan = NewestPlan(None if devices_come_to_others(experiment) else HOLD_S)

@@ -48,6 +48,7 @@ class LpsParts:
     executor: Executor
     updates_of: Callable[[Callable[[str], bool]], PlainUpdates]  # given a test of membership
     rule: Rule
+    clock_of: Callable[[pb.Cluster], LpsClock]
     sends_sums: bool  # whether the GPS gets exact sums, instead of mean updates
 
 

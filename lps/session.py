@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.device_times import Homes
 from fedstrata.errors import RunStoppedError
 from fedstrata.process.logs import EventLog
@@ -41,7 +40,7 @@ class Session:
     """Run the rounds of one cluster or, if clusters span LPSs, of all devices of an LPS."""
 
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: SessionClient, log: EventLog) -> None:
-        experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
+        experiment, clock = lps.experiment, lps.clock_of(cluster)
         self.members = members = Members(experiment, cluster, clock.presence)
         self._refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
         notes = Notes(cluster.home_id, lps.task, lps.metrics, log, self._refused, has_member=members.has)

@@ -30,7 +30,7 @@ from emulator.commands import (
     retime,
     sweep,
 )
-from emulator.commands.options import Changes, Devices, Output, Watching, with_groups
+from emulator.commands.options import Changes, Devices, Folders, Output, Watching, with_groups
 from emulator.commands.package import EXPERIMENT
 from emulator.console.discarded_output import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
@@ -75,17 +75,7 @@ def _options(
 def run(
     *,
     experiment: Annotated[Path | None, EXPERIMENT] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write the record, report, state and logs to this new folder.",
-            show_default="runs/EXPERIMENT, then runs/EXPERIMENT-2, …",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Continue the interrupted or failed run in this folder.")
-    ] = None,
+    folders: Folders,
     changes: Changes,
     devices: Devices,
     watching: Watching,
@@ -98,7 +88,7 @@ def run(
     from emulator.runs.run import RunRequest
     from emulator.runs.run import run as run_request
 
-    folder = _folder_of(experiment, out, resume, is_changed=bool(changes.overrides) or changes.seed is not None)
+    folder = folders.of_run(experiment, is_changed=bool(changes.overrides) or changes.seed is not None)
     loaded = None if experiment is None else changes.load(experiment)
     request = RunRequest(
         experiment=loaded,
@@ -108,23 +98,9 @@ def run(
         has_tls=has_tls,
         backend=devices.backend(),
         tracking=watching.tracking(),
+        arrivals=folders.arrivals,
     )
     run_request(request, is_json=output.is_json, is_quiet=output.is_quiet)
-
-
-def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """Return the folder of the run: the folder in `--resume` or `--out`, or otherwise a new folder. `--resume` excludes
-    other arguments.
-    """
-    if resume is not None:
-        if experiment is not None or out is not None or is_changed:
-            raise typer.BadParameter("--resume DIR continues the run in DIR; leave out the experiment and its options")
-        return resume
-    if experiment is None:
-        raise typer.BadParameter("give an experiment file or the name of an example, or --resume DIR")
-    from emulator.results.output import unused_folder
-
-    return out or unused_folder(Path("runs"), experiment.stem)
 
 
 @app.command()

@@ -49,6 +49,42 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Do this many runs at once
 
 
 @dataclass(frozen=True, kw_only=True)
+class Folders:
+    """Hold the options with folders of runs."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the record, report, state and logs to this new folder.",
+            show_default="runs/EXPERIMENT, then runs/EXPERIMENT-2, …",
+        ),
+    ] = None
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue the interrupted or failed run in this folder.")
+    ] = None
+    arrivals: Annotated[
+        Path | None, typer.Option(metavar="RECORD", help="Repeat the asynchronous rounds of this record, bit for bit.")
+    ] = None
+
+    def of_run(self, experiment: Path | None, *, is_changed: bool) -> Path:
+        """Return the folder of the run: the folder in `--resume` or `--out`, or otherwise a new folder. `--resume`
+        excludes other arguments.
+        """
+        if self.resume is not None:
+            if is_changed or (experiment, self.out, self.arrivals) != (None, None, None):
+                raise typer.BadParameter(
+                    "--resume DIR continues the run in DIR; leave out the experiment and its options"
+                )
+            return self.resume
+        if experiment is None:
+            raise typer.BadParameter("give an experiment file or the name of an example, or --resume DIR")
+        from emulator.results.output import unused_folder
+
+        return self.out or unused_folder(Path("runs"), experiment.stem)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Changes:
     """Hold the options that change an experiment."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from emulator.local.run_certificates import RunCertificates
 
 STARTUP_DEADLINE_S = 1_800.0  # long, for machines without free CPU time; a process that ends is noticed at once
+ARRIVALS = "arrivals.csv"  # in the folder of a run that repeats the asynchronous rounds of another run
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
 DEVICE_ENDPOINTS = {"http": "--http"}
 
@@ -122,6 +123,8 @@ class LocalBackend:
         name = f"lps-{index}"
         gps = await self._faults.by_way_of("lps-gps", self._gps_address)
         arguments, proxy = ["--gps", gps, "--lps-id", name], None
+        if (self._there / ARRIVALS).exists():
+            arguments += ["--arrivals", str(self._there / ARRIVALS)]
         if self._faults.has_link("device-lps"):
             proxy = await self._faults.proxy("device-lps")
             arguments += ["--advertise", proxy.address]

@@ -307,6 +307,10 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
+            if run.experiment.training.rounds.asynchronous is not None and run.experiment.clock != "virtual":
+                said = "rounds take updates as they arrive; repeat the run with fedstrata run --arrivals"
+                yield Replay(run=run, faults=(), incomparable=said)
+                continue
             try:
                 yield Replay(run=run, faults=tuple(differences(theirs, ours)))
             except IncomparableError as error:

@@ -12,6 +12,7 @@ from emulator.console.interrupts import run_interruptibly
 from emulator.estimates.check import check_here
 from emulator.local.processes import LocalBackend
 from emulator.results.output import check_current_folder, check_unused, run_folder
+from emulator.runs.arrivals import check_arrivals, keep_arrivals
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
 from emulator.runs.run_client import RunClient
@@ -40,6 +41,7 @@ class RunRequest:
     has_tls: bool = True  # whether its processes speak TLS to each other
     backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
     tracking: Tracking = field(default_factory=Tracking)  # shows the run in other tools
+    arrivals: Path | None = None  # record with the asynchronous rounds that the run repeats
 
     def __post_init__(self) -> None:
         if self.device_processes is not None and self.device_processes < 1:
@@ -92,9 +94,13 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
     if request.experiment is not None:
         check_unused(request.out)
         check_here(request.experiment)
+        if request.arrivals is not None:
+            check_arrivals(request.arrivals, request.experiment)
     with run_folder(request.out, request.experiment) as experiment:
         if request.experiment is None:
             check_here(experiment)
+        if request.arrivals is not None:
+            keep_arrivals(request.arrivals, request.out)
         yield experiment
 
 

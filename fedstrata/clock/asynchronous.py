@@ -89,12 +89,15 @@ class Asynchronous(Deadline):
         """Take the updates that have arrived when the round ends. Return the children of the other updates."""
         check_clock_at(self._ends_ns)
         number = self._opened.number
-        self._taken = {name: each for name in at_work if (each := self._at_work[name]).arrives_ns <= self._ends_ns}
+        self._taken = {name: self._at_work[name] for name in at_work if self._has_arrived(name)}
         self._under_way = {name: self._at_work[name] for name in at_work if name not in self._taken}
         for name, each in self._taken.items():
             gap = number + 1 - self._report.taken_before.get(each.child, 0)
             each.factor = self.weighing.take(name, Contributed(staleness=number - each.from_round, gap=max(1, gap)))
         return list(self._under_way)
+
+    def _has_arrived(self, name: str) -> bool:
+        return self._at_work[name].arrives_ns <= self._ends_ns
 
     def contributions(self) -> list[pb.Contribution]:
         """Return the updates that the round has taken, without their transfers."""
@@ -197,6 +200,21 @@ class AsArrived(Asynchronous):
     def late_updates(self, updated: Sent) -> Collection[str]:
         self._ends_ns = min(self._close(updated), time.monotonic_ns() - self._began_ns)
         return self._take(updated)
+
+
+class Repeated(AsArrived):
+    """Take the same updates as a round of an earlier run."""
+
+    def __init__(self, taken: Mapping[int, Collection[str]], opened: Opened) -> None:
+        """Set `taken`, the children of each round of the earlier run."""
+        super().__init__(opened)
+        self._names = taken.get(opened.number, ())
+
+    def closes_ns(self, at_work: Collection[str], silent: Collection[str]) -> int | None:
+        return None if set(self._names) & set(silent) else 0
+
+    def _has_arrived(self, name: str) -> bool:
+        return name in self._names
 
 
 def asynchronous_round(

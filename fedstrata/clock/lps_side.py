@@ -3,14 +3,16 @@ clock for all its devices. The clock writes the times of rounds into the LPS's r
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Protocol
 
-from fedstrata.clock.asynchronous import AsArrived, Calculated, Opened, asynchronous_round
+from fedstrata.clock.asynchronous import AsArrived, Calculated, Opened, Repeated, asynchronous_round
 from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
 from fedstrata.clock.device_times import Boards, Presence
 from fedstrata.clock.round_side import HeldBack, ParentClock
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline, Sent
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.links.tier_links import device_links
@@ -76,6 +78,12 @@ class LpsClock:
         """Write the times of the last LPS round into the last row of the report. Set the report's current time to the
         end of the round.
         """
+
+    def repeat(self, taken: Mapping[int, Collection[str]]) -> None:
+        """Let each round take the updates of the same children as in an earlier run. `taken` has their ids by LPS
+        round. Raises ExperimentError if the rounds of the run do not differ from run to run.
+        """
+        raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
         """Return the work of an LPS in a global round: the time since the model arrived at the LPS. If the clock
@@ -222,10 +230,14 @@ class AsynchronousLpsClock(LpsClock):
     ) -> None:
         super().__init__(experiment, cluster)
         self._settings, self._training_began_ns = settings, cluster.began_unix_ns
+        self._decides: Callable[[Opened], AsArrived] = AsArrived
         self._version: AsArrived
 
+    def repeat(self, taken: Mapping[int, Collection[str]]) -> None:
+        self._decides = partial(Repeated, taken)
+
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
-        self._version = AsArrived(
+        self._version = self._decides(
             Opened(
                 number=lps_round,
                 begins_ns=since_ns(self._training_began_ns),

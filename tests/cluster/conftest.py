@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -188,9 +188,12 @@ def local_long_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_here(tmp_path_factory.mktemp("local") / "long-digits", *LONG)
 
 
-def run_here(folder: Path, *sets: str, experiment: Path | str = "experiments/digits.yaml", start: Path = ROOT) -> Path:
+def run_here(
+    folder: Path, *sets: str, experiment: Path | str = "experiments/digits.yaml", start: Path = ROOT,
+    arguments: Sequence[str] = (),
+) -> Path:  # fmt: skip
     """The record of an experiment with these settings, run on this machine, started in a folder."""
     command = [sys.executable, "-m", "emulator", "run", str(experiment), "--out", str(folder), "--quiet"]
     chosen = [part for pair in sets for part in ("--set", pair)]
-    subprocess.run([*command, *chosen], cwd=start, check=True, capture_output=True, timeout=200)
+    subprocess.run([*command, *chosen, *arguments], cwd=start, check=True, capture_output=True, timeout=200)
     return folder

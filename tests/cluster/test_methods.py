@@ -10,6 +10,7 @@ from tests.support.records import assert_same_result, summary_of
 
 IFCA = ("method={name: ifca, clusters: 3}", "topology={lps: 3}")
 DITTO = ("method={name: ditto}", *LONG)
+ASYNCHRONOUS = ("training.rounds.lps={kind: buffered, buffer: 2}", "method={name: fedavg}", "training.global_rounds=9")
 PACKED: dict[str, Any] = {"device": {"devicesPerPod": 5}}
 ON_VOLUMES: dict[str, Any] = {"device": {"devicesPerPod": 5, "persistence": {"enabled": True, "size": "50Mi"}}}
 
@@ -46,3 +47,14 @@ def test_a_device_pod_that_is_deleted_in_training_goes_on_with_the_models_on_its
     assert_same_result(there, here)
     lab.here("down", release="ditto")
     assert "state-ditto-fedstrata-device-0" not in lab.claims()
+
+
+def test_asynchronous_rounds_of_pods_are_repeated_on_a_laptop_bit_for_bit(
+    lab: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lab.up("experiments/digits.yaml", PACKED, sets=ASYNCHRONOUS, release="buffered")
+    there = collected(lab, "buffered")
+    again = tmp_path_factory.mktemp("local") / "buffered"
+    here = run_here(again, *ASYNCHRONOUS, arguments=("--arrivals", str(there)))
+    assert_same_result(there, here)
+    lab.here("down", release="buffered")

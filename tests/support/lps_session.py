@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from fedstrata.clock.clocks import clock_of
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
@@ -29,6 +30,7 @@ def session_of(
     lps = LpsParts(
         experiment=experiment, method=method, streams=streams or streams_of(experiment, method, model), model=model,
         task=make_task(experiment), updates_of=lambda has_member: PlainUpdates(), rule=MEAN, sends_sums=False,
+        clock_of=clock_of(experiment).lps,
         state_folder=folder, metrics=ProcessMetrics("lps"), executor=cast(Any, None),
     )  # fmt: skip
 

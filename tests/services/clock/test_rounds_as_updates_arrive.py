@@ -81,6 +81,43 @@ KILLS = {
 }
 
 
+def finished(file: Path, out: Path, *words: str, processes: int = 2) -> list[dict[str, Any]]:
+    """Run the experiment in a file, and return the lines that the command prints."""
+    log = out.with_suffix(".log")
+    options = ("--out", str(out), "--device-processes", str(processes), *words, "--json")
+    with Program("emulator", "run", str(file), *options, log=log) as program:
+        lines = list(program.lines())
+        assert program.end() == 0, log.read_text()
+    return lines
+
+
+def check_repeated(record: Path, out: Path, *words: str, processes: int) -> None:
+    """Repeat the rounds of a record, and compare the models bit for bit."""
+    finished(record / "experiment.yaml", out, "--arrivals", str(record), *words, processes=processes)
+    assert composition(out) == composition(record)
+    for key in ("model_sha256", "device_accuracy", "run_id"):
+        assert summary_of(out)[key] == summary_of(record)[key]
+
+
+def test_a_run_repeats_the_rounds_of_a_record(tmp_path: Path) -> None:
+    file, out = tmp_path / "first.yaml", tmp_path / "first"
+    file.write_text(FILE)
+    finished(file, out)
+    check_repeated(out, tmp_path / "again", processes=1)
+    other = tmp_path / "other.yaml"
+    other.write_text(FILE.replace("buffer: 2", "buffer: 3"))
+    for words, said in (
+        ((str(other), "--arrivals", str(out)), f"run {out / 'experiment.yaml'}"),
+        ((str(file), "--set", "clock=virtual", "--arrivals", str(out)), "--arrivals is for asynchronous rounds with"),
+        ((str(file), "--arrivals", str(tmp_path)), f"{tmp_path / 'summary.json'} is missing"),
+    ):
+        log = tmp_path / "refused.log"
+        with Program("emulator", "run", *words, "--out", str(tmp_path / "refused"), log=log) as program:
+            assert program.end() in {2, 3}
+        assert said in log.read_text()
+        assert not (tmp_path / "refused").exists()
+
+
 @pytest.mark.kills
 @pytest.mark.parametrize("moment", KILLS)
 def test_a_killed_process_changes_the_updates_of_rounds_but_the_model_still_follows_from_them(
@@ -92,11 +129,8 @@ def test_a_killed_process_changes_the_updates_of_rounds_but_the_model_still_foll
         {"do": "kill", "process": process, "at": {"point": point, key: number}}
         for process, point, key, number in KILLS[moment]
     ]
-    words = (str(file), "--out", str(out), "--device-processes", "2", "--set", f"faults={json.dumps(faults)}")
-    with Program("emulator", "run", *words, "--json", log=tmp_path / "run.log") as program:
-        lines = list(program.lines())
-        assert program.end() == 0, (tmp_path / "run.log").read_text()
-    restarts = [line["process"] for line in lines if line["event"] == "restart"]
-    assert len(restarts) == len(faults)
+    lines = finished(file, out, "--set", f"faults={json.dumps(faults)}")
+    assert len([line for line in lines if line["event"] == "restart"]) == len(faults)
     assert summary_of(out)["excluded"] == []
     check_model(parse_experiment(FILE), out)
+    check_repeated(out, tmp_path / "again", "--set", f"faults={json.dumps(faults[:1])}", processes=3)

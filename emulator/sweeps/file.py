@@ -15,7 +15,8 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from emulator.shipped.experiments import find_experiment
-from emulator.sweeps.tune_section import Overrides, Tuned, TuneSettings
+from emulator.sweeps.selection import Tuned, selection_of
+from emulator.sweeps.tune_section import Overrides, TuneSettings
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.error_lines import one_line
@@ -261,7 +262,7 @@ def _tuned(file: SweepFile, where: str) -> Tuned | None:
         )
     if lacking := [place.label for place in file.places() if place.label not in file.tune.chosen]:
         raise ExperimentError(f"{where}: tune.chosen has no values for {lacking[0]!r}; leave tune.chosen out")
-    return Tuned(settings=file.tune, chosen=file.tune.chosen)
+    return Tuned(settings=file.tune, chosen_on=selection_of(file.tune, file.seeds), chosen=file.tune.chosen)
 
 
 def _choices(axis: str, given: Any) -> Any:

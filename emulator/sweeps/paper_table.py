@@ -12,8 +12,8 @@ from emulator.results.over_seeds import Spread
 from emulator.sweeps import paired_tests
 from emulator.sweeps.file import Place
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.selection import Tuned
 from emulator.sweeps.text_tables import as_markdown
-from emulator.sweeps.tune_section import Tuned
 
 PAIRS_SAID = (
     "Differences between cells, paired over n seeds, with two-sided p-values. Holm's correction is for all pairs of a "

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -10,13 +9,15 @@ from pydantic import Field, model_validator
 from fedstrata.experiment.sections import Settings
 
 Overrides = dict[str, Any]  # values by dotted key, as in --set
+VALIDATION_KEYS = ("partition.tests", "partition.validation_share")  # of candidates that measure on validation examples
 
 
 class TuneSettings(Settings):
     """Hold and check the keys of `tune`. The sweep itself writes `chosen`, so that its folder has a complete file."""
 
     grid: dict[str, list[Any]] = Field(min_length=1)  # key of the experiment: values
-    seeds: tuple[int, ...] = Field(min_length=1)  # of each candidate's runs; never a seed of the table
+    seeds: tuple[int, ...] = ()  # of each candidate's runs
+    validation_share: float | None = Field(default=None, gt=0, lt=1)  # of training examples that candidates measure on
     chosen: dict[str, Overrides] | None = None  # by row of the table: its values
 
     @property
@@ -30,6 +31,8 @@ class TuneSettings(Settings):
             raise ValueError(f"grid.{empty[0]} has no values; give at least two")
         if self.num_candidates < 2:
             raise ValueError("grid has one combination, so there is nothing to choose; give more values")
+        if self.validation_share is None and not self.seeds:
+            raise ValueError("candidates need data to measure on; give validation_share, such as 0.2, or seeds")
         return self
 
     def check(self, changed: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> None:
@@ -40,28 +43,16 @@ class TuneSettings(Settings):
             for key in self.grid:
                 if taken := [each for each in keys if _overlap(key, each)]:
                     raise ValueError(f"{where} sets {taken[0]}, but tune.grid chooses {key}; leave one of the two out")
-        if both := sorted(set(self.seeds).intersection(seeds)):
-            raise ValueError(f"tune.seeds has {both[0]}, a seed of the table; give other seeds to tune")
+            if self.validation_share is not None and (taken := [key for key in keys if key in VALIDATION_KEYS]):
+                raise ValueError(
+                    f"{where} sets {taken[0]}, but tune.validation_share does so; leave one of the two out"
+                )
+        if self.validation_share is None and (both := sorted(set(self.seeds).intersection(seeds))):
+            raise ValueError(
+                f"tune.seeds has {both[0]}, a seed of the table; give other seeds, or validation_share, such as 0.2"
+            )
 
 
 def _overlap(key: str, other: str) -> bool:
     """Return whether two dotted keys are the same, or one is a section of the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """Hold what was tuned in a sweep: the section `tune`, and the chosen values by row of the table."""
-
-    settings: TuneSettings
-    chosen: Mapping[str, Overrides]
-
-    @property
-    def said(self) -> str:
-        """The grid, the budget and the data in words."""
-        grid = "; ".join(f"{key} from {', '.join(map(str, values))}" for key, values in self.settings.grid.items())
-        runs, seeds = self.settings.num_candidates * len(self.settings.seeds), ", ".join(map(str, self.settings.seeds))
-        return (
-            f"Tuned: {grid}; {runs} runs per row, on seeds {seeds}, which the table leaves out. Their data may overlap "
-            "with its tests."
-        )

@@ -65,7 +65,7 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
 
 def candidates_of(document: Mapping[str, Any], file: SweepFile, tune: TuneSettings) -> dict[str, Any]:
     """Return the sweep file of all candidates. The grid's keys are further axes, so all rows have the same budget."""
-    chosen_on = selection_of(tune)
+    chosen_on = selection_of(tune, file.seeds)
     kept = {key: value for key, value in document.items() if key not in {"tune", "baseline"}}
     cells = {name: {**own, **chosen_on.changes} for name, own in file.cells.items()}
     return {

@@ -1,8 +1,10 @@
 """`fedstrata sweep` with real processes: killed in the middle and resumed, it comes to the same table."""
 
+import csv
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -105,3 +107,46 @@ def test_processes_share_a_folder_and_take_over_the_runs_of_a_killed_one(file: P
     )
     assert found == expected
     assert of_found == pytest.approx(of_expected, rel=1e-3)
+
+
+@pytest.mark.runs
+def test_validation_examples_choose_and_tests_only_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests have the wrong label. So the best rate on validation examples is the worst rate on tests."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "turned").mkdir()
+    for name, examples, wrong in (("train", 200, False), ("test", 100, True)):
+        inputs = np.random.default_rng(examples).normal(size=(examples, 2)).astype(np.float32)
+        np.savez(tmp_path / "turned" / f"{name}.npz", x=inputs, y=(inputs.sum(axis=1) > 0) ^ wrong)
+    rate = "training.optimiser.learning_rate"
+    document = {
+        "base": {
+            "name": "turned",
+            "data": {"name": "folder", "folder": "turned", "input_shape": [2], "num_classes": 2},
+            "partition": {"kind": "iid", "devices": 2, "examples_per_device": 100},
+            "model": {"name": "mlp", "hidden": [8]},
+            "method": "fedavg",
+            "training": {"global_rounds": 4, "lps_rounds_per_global_round": 1},
+        },
+        "seeds": [3],
+    }
+    choice = {"grid": {rate: [0.000001, 0.5]}, "validation_share": 0.2}
+    for name, more in (("tuned", {"tune": choice}), ("all", {"vary": choice["grid"]})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**document, **more}, sort_keys=False))
+        assert cli.execute(["sweep", f"{name}.yaml", "--out", name, "--quiet"]) == 0
+
+    on_validation = table_of(tmp_path / "tuned" / "tuning")
+    on_tests = table_of(tmp_path / "all")
+    (reported,) = table_of(tmp_path / "tuned").values()
+    assert on_validation["0.5"] > 0.9 > on_validation["1e-06"]
+    assert on_tests["0.5"] < 0.1 < on_tests["1e-06"]
+    assert reported == on_tests["0.5"]  # the chosen rate, trained on all training examples
+    paper = (tmp_path / "tuned" / "paper.md").read_text(encoding="utf-8")
+    assert "2 runs per row, on seeds 3. These runs measure on 20 % of each device's training examples" in paper
+    assert "| base | 0.5 |" in paper
+
+
+def table_of(folder: Path) -> dict[str, float]:
+    """The mean accuracy over devices by the choice on the only axis, if there is one."""
+    rows = list(csv.DictReader((folder / "table.csv").open(encoding="utf-8")))
+    axis = next((name for name in rows[0] if name.startswith("training.")), "cell")
+    return {row[axis]: float(row["mean"]) for row in rows if row["measure"] == "device_mean_accuracy"}

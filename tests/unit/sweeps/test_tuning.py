@@ -1,7 +1,6 @@
 """`tune` in a sweep file: which runs choose, what they choose, and what is refused. No run is done here."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,20 +74,32 @@ def test_the_paper_says_grid_budget_data_and_choice(tmp_path: Path, done: list[S
     for run in sweep.runs:
         write_run(tmp_path / "out", run, task_accuracy=None)
     text = paper_table.markdown(SweepResults(sweep=sweep, records=records_of(tmp_path / "out", sweep)))
-    assert f"Tuned: {RATE} from 0.01, 0.1, 1.0; 6 runs per row, on seeds 101, 102, which the table leaves out" in text
+    assert f"Tuned: {RATE} from 0.01, 0.1, 1.0; 6 runs per row, on seeds 101, 102. These runs measure on tests" in text
     assert "| ours | 0.1 |" in text
 
 
-def test_a_selection_changes_the_runs_of_candidates_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is the place for choices on other data, such as validation examples of the reported seeds."""
-    other = SimpleNamespace(seeds=(3, 4), changes={"partition.minority_ratio": 0.2})
-    monkeypatch.setattr(tuning, "selection_of", lambda _: other)
-    file = sweep_file(source_of().document, "tiny")
+def test_with_a_validation_share_candidates_measure_on_validation_examples_of_the_tables_seeds() -> None:
+    """Only candidates do so: the table's runs keep the base's test set, and train on all training examples."""
+    tune = {"grid": TUNE["grid"], "validation_share": 0.25}
+    source = source_of(tune=tune)
+    file = sweep_file(source.document, "tiny")
     assert file.tune is not None
-    document = tuning.candidates_of(source_of().document, file, file.tune)
-    assert document["cells"]["plain"] == {"partition.minority_ratio": 0.2}
+    document = tuning.candidates_of(source.document, file, file.tune)
     assert document["seeds"] == [3, 4]
     assert document["vary"] == {RATE: [0.01, 0.1, 1.0]}
+    candidates = sweep_of(document, name="tiny", where="tiny", beside=Path())
+    assert len(candidates.runs) == 2 * 3 * 2  # cells, values, seeds
+    assert {run.experiment.partition.test_set for run in candidates.runs} == {"validation"}
+    assert {run.experiment.partition.validation_share for run in candidates.runs} == {0.25}
+
+    sweep = source.sweep({"ours": {RATE: 0.1}, "plain": {RATE: 0.1}})
+    assert {run.experiment.partition.test_set for run in sweep.runs} == {"own"}
+    assert {run.experiment.partition.validation_share for run in sweep.runs} == {None}
+    assert sweep.tuned is not None
+    assert "6 runs per row, on seeds 3, 4. These runs measure on 25 % of each device's training" in sweep.tuned.said
+    fewer = sweep_file(source_of(tune={**tune, "seeds": [4]}).document, "tiny")
+    assert fewer.tune is not None
+    assert tuning.candidates_of(source.document, fewer, fewer.tune)["seeds"] == [4]
 
 
 def test_a_sweep_that_was_interrupted_while_it_tuned_goes_on(tmp_path: Path) -> None:
@@ -110,7 +121,8 @@ def test_a_sweep_that_was_interrupted_while_it_tuned_goes_on(tmp_path: Path) -> 
         ({"grid": {RATE: [0.1, "fast"]}, "seeds": [101]}, "learning_rate"),
         ({"grid": {"training.rate": [0.1, 0.2]}, "seeds": [101]}, "rate"),
         ({"seeds": [101]}, "tune.grid"),
-        ({"grid": {RATE: [0.1, 0.2]}}, "tune.seeds"),
+        ({"grid": {RATE: [0.1, 0.2]}}, "candidates need data to measure on; give validation_share"),
+        ({"grid": {RATE: [0.1, 0.2]}, "validation_share": 1}, "tune.validation_share"),
         ({**TUNE, "values": 3}, "tune.values: unknown key"),
         ({**TUNE, "chosen": {"ours": {RATE: 0.1}}}, "tune.chosen has no values for 'plain'"),
     ],
@@ -121,6 +133,12 @@ def test_a_wrong_section_is_refused_in_one_line_before_a_run(tmp_path: Path, tun
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_no_row_chooses_the_test_set_of_candidates_that_measure_on_validation_examples() -> None:
+    tune = {"grid": TUNE["grid"], "validation_share": 0.25}
+    with pytest.raises(ExperimentError, match=r"vary.partition.tests sets partition.tests, but tune.validation_share"):
+        sweep_file(source_of(tune=tune, vary={"partition.tests": ["own", "global"]}).document, "tiny")
 
 
 def test_a_file_that_has_chosen_nothing_cannot_be_read_as_a_sweep() -> None:

@@ -1,7 +1,7 @@
 """The interface of a rhythm: when a parent closes a round and makes its next model.
 
 A child trains the model of a round, and its update arrives in this round or in a later one. No decision depends on the
-values of an update. So the times of a run follow from its experiment file.
+values of an update. So in virtual time, the times of a run follow from its experiment file.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ class Rhythm:
 
         Args:
             opened_ns: time at which the round opened.
-            arrivals_ns: times at which the updates of all children at work arrive, ascending; at least one.
+            arrivals_ns: times at which the updates of all children at work arrive, ascending; at least one. In real
+                time, updates that have not arrived yet have a time in the far future.
             period_ns: what the function `period_ns` has returned in the first round.
         """
         raise NotImplementedError

@@ -10,7 +10,8 @@ called it leaves them out of the round.
 4. The LPS learns of the plan. `LpsClock.go_on` calls `Deadline.go_on`: the time for updates begins. Then
    `RoundServer.go_on` calls `go_on` of each stage, and children train.
 5. Each update comes to `judge` of each stage. `OnTime` calls `Deadline.is_update_late`. `Announcing` first takes the
-   announcements of all children, and its method `gather` calls `Deadline.late_updates`.
+   announcements of all children, and its method `gather` calls `Deadline.late_updates`. `Contributing` does so when
+   `Deadline.closes_ns` says that the round closes.
 6. `RoundServer.gather` returns when the round is complete. `LpsClock.of_round` writes the times of the round and of its
    late children into the report.
 
@@ -259,7 +260,8 @@ class Contributing(Announcing):
         update. The round then closes later or with the same updates, so it keeps all updates that it has.
         """
         intake, refused = self._around.opened.intake, None
-        while refused != (refused := self._refused()):
+        while refused != self._refused():
+            refused = self._refused()
             for name in self._children:
                 if intake.state_of(name) is ChildState.LATER:
                     intake.take_back(name)

@@ -162,8 +162,9 @@ class _Lps:
     def _round(self, opened: Calculated) -> None:
         sizes, number, training = self._sizes, len(self.rounds), self._experiment.training
         updated, down_bytes = dict(opened.announced), sizes.to_device(number)
+        at_rest = opened.begin(dict.fromkeys(self._indexes, Exchanged()))
         for name, index in self._indexes.items():
-            if name not in updated:
+            if name not in updated and name not in at_rest:
                 updated[name] = Exchanged(
                     down_bytes=down_bytes,
                     up_bytes=sizes.of_device(index, self.name, number),

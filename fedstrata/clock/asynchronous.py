@@ -15,6 +15,7 @@ from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import LAST_NS, DeviceTimeline, Round, Sent, check_clock_at, times_of
 from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, TimedSettings
+from fedstrata.methods.cohort import cohort_size
 from fedstrata.rhythms import Contributed, Rhythm, make_factors, make_rhythm
 from fedstrata.rhythms.weights import divisor
 from fedstrata.rules import Weighing
@@ -77,6 +78,16 @@ class Asynchronous(Deadline):
         self._period_ns, self._ends_ns = self._report.period_ns, opened.begins_ns
         self._at_work = dict(self._under_way)
         self._taken: dict[str, pb.Contribution] = {}
+
+    def begin(self, sent: Sent) -> Collection[str]:
+        """Return the children that stay at rest, because enough others are at work. The children that have been at rest
+        for the longest time are asked first.
+        """
+        before, indexes = self._report.taken_before, self._opened.indexes
+        at_rest = sent.keys() - self._at_work.keys()
+        first = sorted(at_rest, key=lambda name: (before.get(indexes[name], 0), indexes[name]))
+        most = cohort_size(len(indexes), self._opened.settings.concurrency)
+        return first[max(0, most - len(sent) + len(at_rest)) :]
 
     def _close(self, at_work: Collection[str]) -> int:
         """Return when the round closes, from the arrivals of these children's updates."""
@@ -179,7 +190,8 @@ class AsArrived(Asynchronous):
         return {name: Exchanged(stream=each.stream) for name, each in self._at_work.items() if each.arrives_ns < NEVER}
 
     def begin(self, sent: Sent) -> Collection[str]:
-        for name in sent.keys() - self._at_work.keys():
+        at_rest = super().begin(sent)
+        for name in sent.keys() - self._at_work.keys() - set(at_rest):
             self._at_work[name] = pb.Contribution(
                 child=self._opened.indexes[name],
                 from_round=self._opened.number,
@@ -187,7 +199,7 @@ class AsArrived(Asynchronous):
                 arrives_ns=NEVER,
                 stream=sent[name].stream,
             )
-        return ()
+        return at_rest
 
     def is_update_late(self, child_id: str, updated: Exchanged) -> bool:
         self._at_work[child_id].arrives_ns = time.monotonic_ns() - self._began_ns

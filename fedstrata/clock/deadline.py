@@ -42,7 +42,8 @@ class Deadline:
 
     def begin(self, sent: Sent) -> Collection[str]:
         """Begin the time for answers or, in a round without a question, the time for updates. `sent` has the models
-        that the parent sends to its children. Return the children that are still busy at the deadline.
+        that the parent sends to its children. Return the children that the round leaves out: those that are still busy
+        at the deadline.
         """
         return ()
 

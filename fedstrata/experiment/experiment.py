@@ -30,7 +30,6 @@ from fedstrata.experiment.sections import (
     DeviceSettings,
     MethodSettings,
     ModelSettings,
-    RoundsSettings,
     Settings,
     TaskSettings,
     TopologySettings,
@@ -267,8 +266,11 @@ def _that_decides(experiment: Experiment) -> dict[str, Any]:
         del model["weights"]
     if experiment.training.last_batch == "kept":
         del resolved["training"]["last_batch"]
-    if experiment.training.rounds == RoundsSettings():
+    rounds = experiment.training.rounds.asynchronous
+    if rounds is None:
         del resolved["training"]["rounds"]
+    elif rounds.concurrency is None:
+        del resolved["training"]["rounds"]["lps"]["concurrency"]
     if experiment.training.evaluate_all_every is None:
         del resolved["training"]["evaluate_all_every"]
     resolved["partition"] = experiment.partition.of_digest()

@@ -604,6 +604,13 @@ class AsynchronousSettings(Settings):
 
     weights: UpdateWeights = EvenWeights()
     """Factors of the updates' weights."""
+    concurrency: int | float | None = None
+    """Largest number of devices at work at once, or a share of the parent's devices; by default all."""
+
+    @field_validator("concurrency", mode="before")
+    @classmethod
+    def _some_or_all(cls, value: Any) -> Any:
+        return None if value is None else _number_or_share(value)
 
     @property
     def sums_examples(self) -> bool:

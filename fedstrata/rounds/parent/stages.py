@@ -152,7 +152,11 @@ class OnTime(Stage):
     def begin(self, around: Around) -> None:
         self._around, opened = around, around.opened
         for child_id in self.deadline.begin({name: opened.sent_to(name) for name in opened.intake.missing}):
-            opened.intake.exclude(child_id)
+            self._let_rest(child_id)
+
+    def _let_rest(self, child_id: str) -> None:
+        """Leave a child out of the round before it learns of the round."""
+        self._around.opened.intake.exclude(child_id)
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
         opened, child_id = self._around.opened, header.child_id
@@ -268,6 +272,9 @@ class Contributing(Announcing):
             self.is_gathering = True
             await super().gather()
             await wait_until(intake.completed, lambda: intake.is_complete, None)
+
+    def _let_rest(self, child_id: str) -> None:
+        self._around.opened.intake.release(child_id)
 
     def _refused(self) -> set[str]:
         intake = self._around.opened.intake

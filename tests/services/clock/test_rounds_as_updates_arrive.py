@@ -17,6 +17,7 @@ from tests.support.tiers import small
 
 BUFFERED = "training.rounds.lps={kind: buffered, buffer: 2, weights: {kind: polynomial}}"
 TIMED = "training.rounds.lps={kind: timed, period: 40ms, weights: {kind: catch_up, most: 2}}"
+SOME = "training.rounds.lps={kind: buffered, buffer: 1, concurrency: 2}"
 ROUNDS = ("training.global_rounds=4", "training.evaluate_every=100", "topology={lps: 1}", "method=fedavg")
 HOME = {"lps-0": list(range(5))}
 SLOW = "links={device-lps: {latency: 2ms, up_rate: 8Mbit/s}, overrides: [{devices: [2], up_rate: 1Mbit/s}]}"
@@ -37,16 +38,19 @@ def model_size(folder: Path) -> int:
     return sum(values.size for values in load_file(next((folder / "models").glob("*.safetensors"))).values())
 
 
-@pytest.mark.parametrize("kind", [BUFFERED, TIMED])
+@pytest.mark.parametrize("kind", [BUFFERED, TIMED, SOME])
 @pytest.mark.parametrize("clock", ["none", "real"])
 def test_a_run_is_what_follows_from_the_updates_of_its_rounds(folder: Path, kind: str, clock: str) -> None:
     links = (SLOW,) if clock == "real" else ()
     experiment = small(*ROUNDS, *links, kind, f"clock={clock}", "training.lps_rounds_per_global_round=3")
-    record = run(experiment, folder / f"{clock}-{'timed' in kind}")
+    record = run(experiment, folder / f"{clock}-{len(kind)}")
     check_model(experiment, record.folder)
     rows = rows_of(record.folder, "contributions.csv")
     assert all(float(row["asked_s"]) < float(row["arrived_s"]) for row in rows)
-    if clock == "real":
+    works = [(float(row["asked_s"]), float(row["arrived_s"])) for row in rows]
+    at_once = max(sum(asked <= at < arrived for asked, arrived in works) for at, _ in works)
+    assert at_once <= 2 if kind == SOME else at_once > 2
+    if clock == "real" and kind != SOME:
         took = [float(row["arrived_s"]) - float(row["asked_s"]) for row in rows if row["device"] == "device-002"]
         assert min(took) >= 8 * 4 * model_size(record.folder) / 1e6  # its link carries 1 Mbit/s
 

@@ -117,7 +117,7 @@ def _automatic(experiment: Experiment, _: Method) -> str:
 
 
 def _shared_links(experiment: Experiment, _: Method) -> str:
-    return _if(experiment.clock != "none" and experiment.links.shared, "links.shared")
+    return _if(experiment.clock == "virtual" and experiment.links.shared, "links.shared")
 
 
 def _tables(experiment: Experiment, method: Method) -> str:
@@ -206,7 +206,7 @@ FEATURES: Mapping[str, Feature] = {
     "times": Feature(said=lambda experiment, _: experiment.timed_key, without="remove this key"),
     "clock: virtual": _setting("clock", "set clock: real", off=("none", "real")),
     "no timeline": _lack_of("clock: virtual", lambda experiment: experiment.clock == "virtual", "set clock: virtual"),
-    "links.shared": Feature(said=_shared_links, without="remove links.shared"),
+    "links.shared in virtual time": Feature(said=_shared_links, without="remove links.shared, or set clock: real"),
     "asynchronous rounds": Feature(said=_asynchronous, without="remove training.rounds"),
     "period: auto": Feature(said=_automatic, without="set period to a duration"),
     "not plain SGD": Feature(
@@ -341,7 +341,10 @@ REFUSALS = (
         ("asynchronous rounds", "deadlines.lps.deadline_s"),
         "no device is late, because its update is part of a later round",
     ),
-    Refusal(("asynchronous rounds", "links.shared"), "the time of an update would depend on updates of later rounds"),
+    Refusal(
+        ("asynchronous rounds", "links.shared in virtual time"),
+        "the time of an update would depend on updates of later rounds",
+    ),
     *(
         Refusal(("asynchronous rounds", key), "the devices of a round are not known when it begins")
         for key in ("schedule.leave", "schedule.move", "newcomers")

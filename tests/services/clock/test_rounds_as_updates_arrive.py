@@ -55,6 +55,16 @@ def test_a_run_is_what_follows_from_the_updates_of_its_rounds(folder: Path, kind
         assert min(took) >= 8 * 4 * model_size(record.folder) / 1e6  # its link carries 1 Mbit/s
 
 
+def test_devices_share_a_real_uplink(folder: Path) -> None:
+    shared = "links={device-lps: {latency: 2ms}, shared: {device-lps: {up_rate: 8Mbit/s}}}"
+    experiment = small(*ROUNDS, shared, BUFFERED, "clock=real")
+    record = run(experiment, folder / "shared")
+    check_model(experiment, record.folder)
+    rows = rows_of(record.folder, "contributions.csv")
+    end_s = max(float(row["arrived_s"]) for row in rows)
+    assert end_s >= len(rows) * 8 * 4 * model_size(record.folder) / 8e6  # the uplink carries one update after the other
+
+
 FILE = """
 name: killed
 partition:

@@ -116,6 +116,11 @@ def _automatic(experiment: Experiment, _: Method) -> str:
     return _if(rounds.kind == "timed" and rounds.period == "auto", "training.rounds.lps.period auto")
 
 
+def _virtual_deadline(experiment: Experiment, _: Method) -> str:
+    deadline_s = experiment.deadlines.lps.deadline_s
+    return _if(experiment.clock == "virtual" and deadline_s is not None, f"deadlines.lps.deadline_s {deadline_s}")
+
+
 def _shared_links(experiment: Experiment, _: Method) -> str:
     return _if(experiment.clock == "virtual" and experiment.links.shared, "links.shared")
 
@@ -206,6 +211,9 @@ FEATURES: Mapping[str, Feature] = {
     "times": Feature(said=lambda experiment, _: experiment.timed_key, without="remove this key"),
     "clock: virtual": _setting("clock", "set clock: real", off=("none", "real")),
     "no timeline": _lack_of("clock: virtual", lambda experiment: experiment.clock == "virtual", "set clock: virtual"),
+    "deadlines.lps in virtual time": Feature(
+        said=_virtual_deadline, without="remove deadlines.lps, or set clock: real"
+    ),
     "links.shared in virtual time": Feature(said=_shared_links, without="remove links.shared, or set clock: real"),
     "asynchronous rounds": Feature(said=_asynchronous, without="remove training.rounds"),
     "period: auto": Feature(said=_automatic, without="set period to a duration"),
@@ -338,7 +346,7 @@ REFUSALS = (
         "a round asks all devices that have no update under way",
     ),
     Refusal(
-        ("asynchronous rounds", "deadlines.lps.deadline_s"),
+        ("asynchronous rounds", "deadlines.lps in virtual time"),
         "no device is late, because its update is part of a later round",
     ),
     Refusal(

@@ -20,13 +20,14 @@ A round without a question has steps 1, 5 and 6.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
-from fedstrata.process.waiting import wait_until
+from fedstrata.process.waiting import wait_awake, wait_until
 from fedstrata.rounds.parent.children import ChildState
 from fedstrata.rounds.parent.open_round import Around, Message, Stage, Verdict
 from fedstrata.rpc.answer_messages import arrays_of, refused_by_method
@@ -271,7 +272,9 @@ class Contributing(Announcing):
                     intake.take_back(name)
             self.is_gathering = True
             await super().gather()
-            await wait_until(intake.completed, lambda: intake.is_complete, None)
+            until_complete = partial(wait_until, intake.completed, lambda: intake.is_complete)
+            while not await wait_awake(until_complete, self._around.terms.wait.deadline_s):
+                intake.exclude_late()
 
     def _let_rest(self, child_id: str) -> None:
         self._around.opened.intake.release(child_id)

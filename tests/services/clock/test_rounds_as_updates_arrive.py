@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from tests.services.clock.test_asynchronous_runs import composition, computed, run
+from tests.support.hand_started import Processes
 from tests.support.programs import Program
 from tests.support.records import rows_of, summary_of
 from tests.support.tiers import small
@@ -81,6 +82,30 @@ training:
   evaluate_every: 100
   rounds: {lps: {kind: buffered, buffer: 2, weights: {kind: catch_up, most: 4}}}
 """
+VANISHING = (
+    FILE.replace("clock: real", "clock: none").replace("global_rounds: 6", "global_rounds: 12")
+    + """
+deadlines: {lps: {deadline_s: 2, quorum_ratio: 0.2}}
+"""
+)
+
+
+def test_a_device_that_vanishes_holds_up_no_round(tmp_path: Path) -> None:
+    text = VANISHING[: VANISHING.index("links:")] + VANISHING[VANISHING.index("training:") :]
+    with Processes(tmp_path / "run", text) as processes:
+        processes.lps(0)
+        processes.devices("0-3")
+        vanishing = processes.devices("4-4")
+        processes.until_round(2)
+        vanishing.process.kill()
+        record = processes.record()
+    check_model(parse_experiment(text), record)
+    rounds = [int(row["lps_round"]) for row in rows_of(record, "contributions.csv") if row["device"] == "device-004"]
+    assert 0 < max(rounds) < 24
+    excluded = [(each["device"], each["reason"]) for each in summary_of(record)["excluded"]]
+    assert set(excluded) == {("device-004", "missed the deadline")}
+
+
 KILLS = {
     "a round is complete": [("lps-0", "aggregation", "round", 3)],
     "an update has come": [("lps-0", "upload", "round", 4)],

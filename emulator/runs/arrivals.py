@@ -5,8 +5,14 @@ from pathlib import Path
 
 from emulator.local.processes import ARRIVALS
 from emulator.results.read_record import load_record
+from fedstrata.clock.clocks import clock_of
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
+
+
+def differs_by_run(experiment: Experiment) -> bool:
+    """Return whether rounds take updates as they arrive in real time, so that each run has other rounds."""
+    return experiment.training.rounds.asynchronous is not None and not clock_of(experiment).has_timeline
 
 
 def check_arrivals(record: Path, experiment: Experiment) -> None:
@@ -17,7 +23,7 @@ def check_arrivals(record: Path, experiment: Experiment) -> None:
         ExperimentError: the record is of another experiment, or its rounds cannot be repeated.
     """
     summary = load_record(record).summary
-    if experiment.training.rounds.asynchronous is None or experiment.clock == "virtual":
+    if not differs_by_run(experiment):
         raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
     if summary.run_id != experiment.run_id:
         raise ExperimentError(

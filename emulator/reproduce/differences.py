@@ -32,8 +32,14 @@ def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
 
     Raises:
-        IncomparableError: the kernels differ. The message also names the software that differs.
+        IncomparableError: the kernels differ, or asynchronous rounds took updates as they arrived in real time. The
+            message also names the software that differs.
     """
+    if ours.summary.asynchronous is not None and ours.summary.virtual is None:
+        raise IncomparableError(
+            "bits cannot be compared, because rounds take updates as they arrive; repeat the record by "
+            "fedstrata run --arrivals, and compare the two"
+        )
     said, true = set(theirs.summary.kernels), set(ours.summary.kernels)
     is_old = not any("-" in kernel for kernel in said)
     if said != ({kernel.partition("-")[0] for kernel in true} if is_old else true):

@@ -22,7 +22,6 @@ from emulator.reproduce.table_page import WRITTEN, section
 from emulator.results.read_record import RunRecord, load_record
 from emulator.results.report.run_page import document_of, page_of
 from emulator.results.weights import wrong_models
-from emulator.runs.arrivals import differs_by_run
 from emulator.sweeps.file import NAME, SweepRun
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
@@ -308,10 +307,6 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
-            if differs_by_run(run.experiment):
-                said = "rounds take updates as they arrive; repeat the run with fedstrata run --arrivals"
-                yield Replay(run=run, faults=(), incomparable=said)
-                continue
             try:
                 yield Replay(run=run, faults=tuple(differences(theirs, ours)))
             except IncomparableError as error:

@@ -10,11 +10,6 @@ from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 
 
-def differs_by_run(experiment: Experiment) -> bool:
-    """Return whether rounds take updates as they arrive in real time, so that each run has other rounds."""
-    return experiment.training.rounds.asynchronous is not None and not clock_of(experiment).has_timeline
-
-
 def check_arrivals(record: Path, experiment: Experiment) -> None:
     """Check that an experiment can repeat the rounds of a record.
 
@@ -23,7 +18,7 @@ def check_arrivals(record: Path, experiment: Experiment) -> None:
         ExperimentError: the record is of another experiment, or its rounds cannot be repeated.
     """
     summary = load_record(record).summary
-    if not differs_by_run(experiment):
+    if experiment.training.rounds.asynchronous is None or clock_of(experiment).has_timeline:
         raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
     if summary.run_id != experiment.run_id:
         raise ExperimentError(

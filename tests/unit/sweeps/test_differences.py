@@ -178,6 +178,12 @@ def test_records_of_other_kernels_cannot_be_compared_and_the_software_that_diffe
         with_software(tmp_path, theirs, ours)
 
 
+def test_records_of_updates_as_they_arrived_cannot_be_compared(tmp_path: Path) -> None:
+    arrived = {"updates": 4, "staleness": {0: 4}, "fewest": 1, "most": 3, "never": []}
+    with pytest.raises(IncomparableError, match="repeat the record by fedstrata run --arrivals"):
+        with_software(tmp_path, {"asynchronous": arrived}, {"asynchronous": arrived})
+
+
 def test_a_changed_number_of_kernels_is_named(tmp_path: Path) -> None:
     assert found(tmp_path, kernels={"SkylakeX-1": 4}) == ["kernels.SkylakeX-1 is 4, but 5 in the replay"]
 

@@ -87,8 +87,8 @@ class Channel:
     reach: Reach
     """Devices that share the values of these tensors."""
     counts_absent: bool = False
-    """If true, a device that does not take part in a round counts in the mean, with a difference of 0. Only methods
-    with one cluster may set this.
+    """If true, a device that does not take part in a round counts in the mean, with a difference of 0. Optimisers of
+    servers do not change such a channel. Only methods with one cluster may set this.
     """
 
 

@@ -40,6 +40,7 @@ REGISTRY: Mapping[str, str] = {
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
     "scaffold": "fedstrata.methods.scaffold:Scaffold",
+    "feddc": "fedstrata.methods.fed_dc:FedDc",
     "fednova": "fedstrata.methods.fed_nova:FedNova",
     "fedavgm": "fedstrata.methods.fed_opt:FedAvgM",
     "fedadagrad": "fedstrata.methods.fed_opt:FedAdagrad",

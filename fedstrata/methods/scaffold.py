@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedstrata.experiment.sections import TrainingSettings
-from fedstrata.methods.base import JOINED_LATE_OR_LOST, Channel, Outcome, Reach, Work, all_layers
+from fedstrata.methods.base import JOINED_LATE_OR_LOST, Channel, Outcome, Reach, Trained, Work, all_layers
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.models import Model
-from fedstrata.tensors import Layout
+from fedstrata.tensors import Flat, Layout
 
 if TYPE_CHECKING:
     import torch
@@ -74,10 +74,7 @@ class Scaffold(FedAvg):
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))
         trained = await work.train(work.start, correct=controlled, beside=(servers, own))
-        gradients = gradients_in(trained.steps, self.facts.training)
-        mean = (work.start - trained.weights) / np.float32(trained.learning_rate * gradients)
-        mean[work.model.trainable.size :] = 0  # statistics have no gradient
-        following = own - servers + mean
+        following = next_variate(work, trained, own - servers, self.facts.training)
         return Outcome(
             weights=trained.weights,
             train_loss=trained.train_loss,
@@ -85,6 +82,13 @@ class Scaffold(FedAvg):
             personal={CONTROL: following},
             tables={CONTROL: servers + (following - own)},
         )
+
+
+def next_variate(work: Work, trained: Trained, difference: Flat, training: TrainingSettings) -> Flat:
+    """Return c_k⁺, a device's next control variate. `difference` is c_k − c."""
+    mean = (work.start - trained.weights) / np.float32(trained.learning_rate * gradients_in(trained.steps, training))
+    mean[work.model.trainable.size :] = 0  # statistics have no gradient
+    return difference + mean
 
 
 def gradients_in(steps: int, training: TrainingSettings) -> float:

@@ -16,6 +16,12 @@ from fedstrata.tensors import Flat, Layout, TensorSpec
 Move = tuple[Flat, Flat | None, State, float]
 
 
+def without_optimiser(move: Move) -> Move:
+    """Return the move of a piece to which the mean update is added, whatever the optimiser. Its state stays."""
+    model, update, state, share = move
+    return (model if update is None else model + update), None, state, share
+
+
 class OptimiserFiles:
     """Keep an optimiser's state in files: `optimiser-000012.safetensors` is the state at the start of round 12."""
 

@@ -71,6 +71,7 @@ class Gathering:
         self._shares = shares
         self._weighing = weighing
         self.sizes = shares.sizes
+        self.counts = counts or [False] * len(shares.sizes)  # whether absent devices count in each stream's mean
         self._whole = whole
         self._counted = (
             [weight * counts for weight, counts in zip(whole, counts, strict=True)]

@@ -42,6 +42,7 @@ class PieceChange:
     update: Flat | None
     share: float  # of all examples, that took part
     is_absolute: bool = False  # whether the mean is of weights, not of differences
+    counts_absent: bool = False  # whether absent devices count in the mean, which the optimiser then leaves alone
 
 
 def kept_at_gps(streams: Streams) -> Streams:
@@ -201,8 +202,9 @@ class Keeper:
                     first, last = place.start + a, place.start + b
                     mean = total.mean(first, last) if total.num_examples or not self._kept.spans else None
                     yield PieceChange(
-                        start=start + first, stop=start + last, update=mean, share=share, is_absolute=is_mixed
-                    )
+                        start=start + first, stop=start + last, update=mean, share=share,
+                        is_absolute=is_mixed, counts_absent=stream.counts_absent,
+                    )  # fmt: skip
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
         """Return, by cluster name, the models at the start of a global round. If the LPSs keep the models, the result

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedstrata.errors import StateError
 from fedstrata.experiment import Experiment
 from fedstrata.optimisers.server_optimisers import server_optimiser
-from fedstrata.optimisers.state_files import Move, OptimiserFiles
+from fedstrata.optimisers.state_files import Move, OptimiserFiles, without_optimiser
 from fedstrata.process.logs import EventLog
 from fedstrata.rules import Gathering
 from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
@@ -95,7 +95,8 @@ class VectorFiles:
             if update is not None and change.is_absolute:
                 base, update = (base, update - base) if self._optimiser.has_state else (update, None)
             state = self._optimiser.at(global_round, model.layout, change.start, change.stop)
-            yield base, update, state, change.share
+            move: Move = (base, update, state, change.share)
+            yield without_optimiser(move) if change.counts_absent else move
 
     def _metadata(self, global_round: int) -> dict[str, str]:
         return {"format": "fedstrata", "run_id": self._experiment.run_id, "global_round": str(global_round)}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedstrata.optimisers.state_files import Move, OptimiserFiles
+from fedstrata.optimisers.state_files import Move, OptimiserFiles, without_optimiser
 from fedstrata.rules import Gathering
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
@@ -16,11 +16,12 @@ def moves(model: AnyModel, sums: Gathering, optimiser: OptimiserFiles, lps_round
     state.
     """
     offset = 0
-    for size, total, share in zip(sums.sizes, sums.totals, sums.taking_part, strict=True):
+    for size, total, share, counts in zip(sums.sizes, sums.totals, sums.taking_part, sums.counts, strict=True):
         for start, stop in pieces_of(size):
             first, last = offset + start, offset + stop
             state = optimiser.at(lps_round, model.layout, first, last)
-            yield model.read(first, last), total.mean(start, stop), state, share
+            move: Move = (model.read(first, last), total.mean(start, stop), state, share)
+            yield without_optimiser(move) if counts else move
         offset += size
 
 

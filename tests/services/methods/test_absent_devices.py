@@ -266,3 +266,29 @@ def test_feddyns_server_state_moves_by_the_share_that_takes_part(case: Case, tmp
         x = mean(found, there) - h / alpha
     assert (h - mean(own, everybody)).abs().max() < 1e-6
     assert_is(final(case, f"{{name: feddyn, alpha: {alpha}}}", tmp_path / "run"), x)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.lps == 0 or case.lps_rounds == 1], ids=str)
+def test_feddcs_server_adds_the_mean_drift_of_all_devices(case: Case, tmp_path: Path) -> None:
+    """The loop keeps the drift of each device, and takes the mean over all of them."""
+    alpha, everybody = 0.5, [*range(DEVICES)]
+    zero = torch.zeros_like(initial())
+    drifts, own = [zero] * DEVICES, [zero] * DEVICES
+    x, c = initial(), zero
+    for number in range(GLOBAL_ROUNDS * case.lps_rounds):
+        there, found = sorted(each for home in case.servers for each in case.there(home, number)), []
+        changes = []
+        for each in there:
+
+            def penalty(w: Vector, h: Vector = drifts[each], tilt: Vector = c - own[each], x: Vector = x) -> Vector:
+                return alpha / 2 * ((w + h - x) ** 2).sum() + tilt @ w
+
+            y, steps = trained(x, each, number, penalty)
+            found.append(y)
+            changes.append((x - y) / (steps * RATE) - c)
+            drifts[each], own[each] = drifts[each] + y - x, own[each] + changes[-1]
+        x = mean(found, there) + mean(drifts, everybody)
+        c = c + share(there, everybody) * mean(changes, there)
+    model = final(case, f"{{name: feddc, alpha: {alpha}}}", tmp_path / "run")
+    assert_is(model, x)
+    assert np.abs(model["control"] - c.numpy()).max() < 2e-6

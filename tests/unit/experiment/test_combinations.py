@@ -219,7 +219,7 @@ AWAY: dict[str, tuple[list[str], str]] = {
     "newcomers that train": ([LATE], "newcomers"),
     "quorum below 1": (["deadlines.lps.quorum_ratio=0.5"], "deadlines.lps.quorum_ratio 0.5"),
 }
-VARIATES, ROUNDS_KEY = ("feddyn", "scaffold"), "training.lps_rounds_per_global_round"
+VARIATES, ROUNDS_KEY = ("feddyn", "scaffold", "feddc"), "training.lps_rounds_per_global_round"
 FED_OPT = ("fedavgm", "fedadagrad", "fedyogi", "fedadam")
 OPTIMISERS = ("training.gps_optimiser", "training.lps_optimiser")
 # By method and feature: what is changed of BASE, and how the message begins.
@@ -235,12 +235,16 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
         for method in (*VARIATES, *FED_OPT, "fedproto")
         for key in OPTIMISERS
     },
-    **{(method, "averaged statistics"): ([NORMED], "model.buffers average") for method in FED_OPT},
-    ("feddyn", "LPS rounds apart"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology"),
+    **{(method, "averaged statistics"): ([NORMED], "model.buffers average") for method in (*FED_OPT, "feddc")},
+    **{
+        (method, "LPS rounds apart"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology")
+        for method in ("feddyn", "feddc")
+    },
+    ("feddc", "LPS rounds with topology"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology"),
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in VARIATES},
     **{
         (method, "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam")
-        for method in ("scaffold", "fednova")
+        for method in ("scaffold", "feddc", "fednova")
     },
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in ("fednova", "fedproto")},
     ("fedproto", "asynchronous rounds"): ([TIMED, VIRTUAL], "training.rounds.lps timed"),

@@ -16,8 +16,8 @@ class Classification(Task):
     answer.
     """
 
-    metrics = (Metric(name="accuracy", unit="percent", about="share of hits"),)
-    sums = (Sum(name="correct", most=1, is_count=True),)
+    metrics: tuple[Metric, ...] = (Metric(name="accuracy", unit="percent", about="share of hits"),)
+    sums: tuple[Sum, ...] = (Sum(name="correct", most=1, is_count=True),)
     labelled = True
 
     def __init__(self, options: TaskSettings | None = None) -> None:

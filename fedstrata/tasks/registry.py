@@ -13,6 +13,7 @@ DEFAULT = "classification"
 # By name `module:Class`. The module is imported when the name is first used.
 REGISTRY: Mapping[str, str] = {
     "classification": "fedstrata.tasks.classification:Classification",
+    "rare_labels": "fedstrata.tasks.rare_labels:RareLabels",
     "regression": "fedstrata.tasks.regression:Regression",
     "next_token": "fedstrata.tasks.next_token:NextToken",
     "multi_label": "fedstrata.tasks.multi_label:MultiLabel",

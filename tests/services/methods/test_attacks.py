@@ -130,3 +130,13 @@ def test_devices_attack_under_masks_and_with_small_encodings(tmp_path: Path) -> 
     plain, hidden, rounded, honest = (models(small(*masked, *more), tmp_path / name) for name, more in runs.items())
     assert plain == hidden
     assert len({str(each) for each in (plain, rounded, honest)}) == 3
+
+
+def test_the_record_has_the_accuracy_of_honest_devices_for_rare_labels(tmp_path: Path) -> None:
+    rare = "task={name: rare_labels, labels: [0, 1, 2, 3, 4]}"  # without a minority, only devices of `low` have them
+    apart = (*FLAT, "training.global_rounds=1", "partition.minority_ratio=0")
+    summary = run_in_process(small(*apart, rare, "attacks=[{name: sign_flip, devices: [3]}]"), tmp_path).summary
+    found, of_low = summary.measured["rare_accuracy"], summary.measured["accuracy"].tasks
+    assert summary.attacks is not None and of_low is not None
+    assert summary.attacks.honest["rare_accuracy"] == of_low["low"]
+    assert [name for name, value in found.devices.items() if value is None] == ["device-003", "device-004"]

@@ -28,6 +28,7 @@ INFOS = {
     "regression": DatasetInfo(input_shape=(1, 8, 8), target_shape=(3,)),
     "multi_label": DatasetInfo(input_shape=(1, 8, 8), target_shape=(4,)),
 }
+OPTIONS: dict[str, dict[str, Any]] = {"reconstruction": {"anomalies": "broken"}, "rare_labels": {"labels": [1, 3]}}
 
 
 def model_of(name: str, info: DatasetInfo) -> Model:
@@ -90,7 +91,7 @@ def test_a_stack_is_where_its_model_is(changes: dict[str, Any], monkeypatch: pyt
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_computes_where_the_model_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     info = INFOS.get(name, DIGITS)
-    section = {"name": name, **({"anomalies": "broken"} if name == "reconstruction" else {})}
+    section = {"name": name, **OPTIONS.get(name, {})}
     task = task_class(name)(task_settings(section))
     shape = task.output_shape(info)
     dense = model_of("mlp", DatasetInfo(input_shape=info.input_shape, num_classes=prod(shape)))

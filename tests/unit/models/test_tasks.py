@@ -78,6 +78,16 @@ def test_accuracy_is_the_share_of_hits_and_the_loss_the_cross_entropy() -> None:
     assert loss == pytest.approx(log_loss(labels, probabilities, labels=range(4)), rel=1e-6)
 
 
+def test_the_accuracy_of_rare_labels_is_the_share_of_hits_among_their_examples_alone() -> None:
+    task = task_of({"name": "rare_labels", "labels": [1, 3]})
+    labels = np.resize([0, 1, 2, 3, 0], N)
+    answers = np.where(labels == 3, 3, 0)  # of the labels 1 and 3, only 3 is ever right
+    outputs = np.eye(4, dtype=np.float32)[answers]
+    found = measured_in_parts(task, outputs, Examples(inputs=inputs(2), labels=labels))
+    assert found == {"accuracy": 61 / 101, "rare_accuracy": 0.5}  # 41 of label 0 and 20 of 3; 20 of each rare label
+    assert measured(task, [5, 0, 0], 5) == {"accuracy": 1.0, "rare_accuracy": None}  # a device without rare labels
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 5)])
 def test_errors_of_a_regression_are_those_of_all_numbers_together(shape: tuple[int, ...]) -> None:
     targets, outputs = 3 + inputs(*shape), inputs(*(shape or (1,)))
@@ -193,11 +203,16 @@ def test_a_wrong_section_is_refused_in_a_line(section: Any, message: str) -> Non
         ("regression", {"num_classes": 3}, "task regression learns numbers, but the data have 3 labels"),
         ("classification", {}, "task classification needs data.num_classes"),
         ("classification", {"num_classes": 3, "target_shape": (4,)}, "task classification needs one label per example"),
+        (
+            {"name": "rare_labels", "labels": [1, 3]},
+            {"num_classes": 3},
+            "task.labels: the data set has no label 3; its labels go from 0 to 2",
+        ),
         ("next_token", {"num_classes": 9}, "task next_token needs data.num_classes"),
         ("multi_label", {"num_classes": 3}, "task multi_label needs targets of 0 and 1"),
     ],
 )
-def test_data_that_do_not_fit_are_refused_by_name(section: str, info: dict[str, Any], message: str) -> None:
+def test_data_that_do_not_fit_are_refused_by_name(section: Any, info: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=message):
         task_of(section).check(DatasetInfo(input_shape=(2,), **info))
 
@@ -267,7 +282,7 @@ def test_two_values_of_a_run_never_have_the_same_name(other: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_built_in_task_has_a_metric_with_a_name_of_the_record(name: str) -> None:
-    check_names(task_of(name).metrics)
+    check_names(task_class(name).metrics)
 
 
 def test_the_worst_and_the_nearly_final_value_follow_the_direction() -> None:

@@ -306,7 +306,10 @@ REFUSALS = (
         ("links.lps-gps.up", "partial sums"),
         "with one LPS round per global round, LPSs send exact partial sums of the clusters that span LPSs",
     ),
-    Refusal(("aggregation.lps", "secure_aggregation"), "masks hide single updates from an LPS"),
+    Refusal(
+        ("aggregation.lps", "secure_aggregation"),
+        "masks hide single updates from an LPS, and devices that lie would not clip their own",
+    ),
     *(Refusal((key, "plans mix updates"), "a mix is a sum of updates with weights") for key in AT_PARENTS),
     *(
         Refusal((key, "asks in each round"), "a plan that changes in a round needs the sums of that round")

@@ -31,6 +31,7 @@ SECTIONS = {
         "pull-protocol",
         "run-identity",
         "adoption",
+        "updates-sent-again",
         "virtual-deadlines",
         "asynchronous",
         "real-clock",

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,17 @@ from hypothesis import strategies as st
 
 from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppedError, SupersededError
 from fedstrata.experiment import TierDeadline
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Intake
 from fedstrata.rounds.parent import intake as intake_module
 from fedstrata.rounds.parent.children import ChildState, Upload
+from fedstrata.rules import of_updates
+from fedstrata.rules.registry import make_rule
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from tests.support.gatherings import one_stream, sums_in
-from tests.support.rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector
+from tests.support.rounds_setting import CODEC, FOREVER, LAYOUT, bytes_of, header_of, intake_of, send, vector
 
+TEXT = "name: intake\npartition: {kind: iid, devices: 3, examples_per_device: 10}\nmethod: fedavg\n"
 values = st.floats(-100, 100, width=32)
 updates = st.lists(
     st.tuples(st.lists(values, min_size=LAYOUT.size, max_size=LAYOUT.size), st.integers(1, 50)), min_size=1, max_size=6
@@ -117,6 +122,20 @@ async def test_a_child_excluded_half_way_leaves_no_trace_and_the_others_send_aga
     gathered = await intake.close()
     assert total.mean()[0] == 2.0
     assert (gathered.children, gathered.num_examples, gathered.missing) == (2, 4, ("b",))
+
+
+async def test_with_a_median_nobody_sends_again_for_a_child_that_leaves(tmp_path: Path) -> None:
+    median = make_rule(parse_experiment(TEXT, overrides=["aggregation.lps=median"]), "lps")
+    gathering = of_updates(median, LAYOUT.size, {"a": 2, "b": 2, "c": 2}, tmp_path)
+    intake = Intake(children=["a", "b", "c"], sums=gathering, wait=FOREVER)
+    await send(intake, "a", vector(1.0), 2)
+    await begun(intake, "b", 2, bytes_of(vector(100.0))[:16])
+    intake.exclude("b")
+    assert intake.missing == ("c",)
+    await send(intake, "c", vector(3.0), 2)
+    await intake.close()
+    await gathering.settle()
+    assert gathering.totals[0].mean()[0] == 2.0
 
 
 async def test_a_chunk_that_is_not_finite_is_refused_before_it_changes_the_sum() -> None:

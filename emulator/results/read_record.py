@@ -10,6 +10,7 @@ from typing import Any
 
 from fedstrata.errors import DataError
 from fedstrata.experiment.yaml_files import read_yaml
+from fedstrata.record.contributions import CONTRIBUTIONS, ContributionRow
 from fedstrata.record.links import LINK_ROWS, LinkRow
 from fedstrata.record.relevance import Relevance, read_relevance
 from fedstrata.record.rounds import RoundRow, RoundsTable
@@ -66,6 +67,13 @@ class RunRecord:
     def waits(self) -> tuple[WaitRow, ...]:
         """The rows of waits.csv. Without a clock there are no rows. Raises DataError if the file is malformed."""
         return WAITS.read_if_there(self.folder / "waits.csv")
+
+    @cached_property
+    def contributions(self) -> tuple[ContributionRow, ...]:
+        """The rows of contributions.csv. Without asynchronous rounds there are no rows. Raises DataError if the file is
+        malformed.
+        """
+        return CONTRIBUTIONS.read_if_there(self.folder / "contributions.csv")
 
 
 def load_record(folder: Path) -> RunRecord:

@@ -31,28 +31,32 @@ class Bar:
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
     """Return the data for the page's drawing of a global round. By default this is the longest global round. If the run
-    had no clock, or if updates begin in earlier rounds (asynchronous rounds), return None.
+    had no clock, return None.
 
     Raises:
         DataError: the record has no such global round.
     """
-    if record.summary.asynchronous is not None:
-        return None
     lasted = {row.global_round: row.busy_s + row.waiting_s for row in waits if row.tier == "gps"}
-    if global_round is not None and global_round not in lasted:
-        raise DataError(
-            f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(lasted)}. Only "
-            "runs with a clock have any"
-        )
+    check_round(record, lasted, global_round)
     if not lasted:
         return None
     chosen = max(lasted, key=lambda number: lasted[number]) if global_round is None else global_round
     return {
         "global_round": chosen,
+        "until": chosen,
         "seconds": lasted[chosen],
         "lanes": [vars(bar) for bar in bars_of(record, [row for row in waits if row.global_round == chosen])],
         "devices": len({row.child for row in waits if row.global_round == chosen and row.tier == "lps"}),
     }
+
+
+def check_round(record: RunRecord, known: Iterable[int], global_round: int | None) -> None:
+    """Raise DataError if the record has other global rounds, but not this one."""
+    if global_round is not None and global_round not in (numbers := [*known]):
+        raise DataError(
+            f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(numbers)}. Only runs "
+            "with a clock have any"
+        )
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -103,7 +107,7 @@ def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> l
 
 def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
     """Return the bars of an LPS: receiving the model, its LPS rounds, sending the sum, and waiting for other LPSs."""
-    name, bars = of_lps.child, _laid(of_lps.child, "lps", 0.0, of_lps)
+    name, bars = of_lps.child, laid(of_lps.child, "lps", 0.0, of_lps)
     inner = [
         Bar(lane=name, tier="lps", part="compute", begins_s=r.begins_s, ends_s=r.ends_s, lps_round=r.number)
         for r in rounds
@@ -124,12 +128,12 @@ def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
         for each in rounds
         for row in each.rows
         if row.child in shown
-        for bar in _laid(row.child, "device", each.begins_s, row)
+        for bar in laid(row.child, "device", each.begins_s, row)
     ]
     return sorted(found, key=lambda bar: bar.lane)
 
 
-def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
+def laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
     """Return the bars for the parts of a row of waits.csv. The first bar begins at `now_s`. Each other bar begins when
     the previous bar ends.
     """

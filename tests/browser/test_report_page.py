@@ -47,6 +47,16 @@ def test_the_page_says_what_devices_took_where_energy_was_counted(browser: Brows
     assert "Energy by part" not in plain.text
 
 
+def test_the_page_says_how_stale_updates_of_asynchronous_rounds_are(browser: Browser, tmp_path: Path) -> None:
+    counts = {"updates": 2500, "staleness": {0: 1500, 1: 900, 3: 100}, "fewest": 0, "most": 75, "never": ["device-004"]}
+    page = opened(browser(1600), write_record(tmp_path / "run", asynchronous=counts))
+    assert "Asynchronous rounds" in page.text
+    assert "updates, of a device 0 to 75. Without any: device-004." in page.text
+    assert page.console == []
+    plain = opened(browser(1600), write_record(tmp_path / "plain"))
+    assert "Asynchronous rounds" not in plain.text
+
+
 def test_what_is_wall_time_is_called_so_beside_virtual_time(browser: Browser, tmp_path: Path) -> None:
     parts = {"down": 1.0, "compute": 2.0, "up": 3.0, "waiting": 4.0}
     virtual = {"seconds": 3600.0, "before": parts, "gps": parts, "lps": parts, "timeline_sha256": ""}

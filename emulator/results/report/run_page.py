@@ -11,6 +11,7 @@ from emulator.results.curves import metric_over_time
 from emulator.results.labels import label_picture
 from emulator.results.read_record import RunRecord, load_record
 from emulator.results.waits_chart import parts_by_tier, picture
+from emulator.results.works_chart import picture_of_works, updates_by_device
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part
 from fedstrata.record.rounds import page_row
@@ -21,7 +22,8 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
     """Write the page about the record in `folder` to `report.html` in the same folder. Return the path of the page.
 
     For a run on the virtual or the real clock, the page shows one global round in detail. This is `global_round`,
-    counted from 1. By default it is the longest global round.
+    counted from 1. By default it is the longest global round. If rounds are asynchronous, the page shows several global
+    rounds, by default from the first.
 
     Raises:
         DataError: the record is missing or malformed, or has no such global round.
@@ -44,6 +46,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
     and links.
     """
     relevance, waits = record.relevance, record.waits
+    is_asynchronous = record.summary.asynchronous is not None
     return {
         "parts": {
             "experiment": record.experiment_yaml,
@@ -54,7 +57,10 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
             else None,
             "label_picture": label_picture(record),
             "virtual_curve": metric_over_time(record) or None,
-            "round_picture": picture(record, waits, global_round),
+            "round_picture": picture_of_works(record, global_round)
+            if is_asynchronous
+            else picture(record, waits, global_round),
+            "updates_by_device": updates_by_device(record) or None,
             "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,
             "real_links": [dataclasses.asdict(row) for row in record.links] or None,
         },

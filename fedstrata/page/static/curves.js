@@ -217,7 +217,7 @@
     const named = (bar) => `${bar.lane}${bar.lps_round === null ? "" : `, LPS round ${bar.lps_round}`}`;
     const options = {
       width, height: 84 + 15 * lanes.length, marginLeft: 96, marginRight: 16, marginBottom: 42, marginTop: 34,
-      x: { label: `Global round ${given.global_round}: seconds`, grid: true, domain: [0, Math.max(given.seconds, 1e-9)] },
+      x: { label: `${pictured(given)}: seconds`, grid: true, domain: [0, Math.max(given.seconds, 1e-9)] },
       y: { domain: lanes, label: null, tickFormat: (name) => shorten(name, 13), tickSize: 0 },
       marks: [
         Plot.barX(given.lanes, {
@@ -234,8 +234,36 @@
       ],
     };
     const last = d3.greatest(given.lanes.filter((bar) => bar.tier === "lps" && bar.part !== "waiting"), (bar) => bar.ends_s);
-    return fedstrata.plot(options, `Global round ${given.global_round}`, `It takes ${seconds(given.seconds)}; the last LPS is ${last?.lane ?? "none"}`);
+    return fedstrata.plot(options, pictured(given), `It takes ${seconds(given.seconds)}; the last LPS is ${last?.lane ?? "none"}`);
   }
 
-  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, timeline, roundPicture });
+  const pictured = ({ global_round: from, until }) => (from === until ? `Global round ${from}` : `Global rounds ${from} to ${until}`);
+
+  /** Asynchronous rounds: how many updates were how stale. */
+  function staleness(view, look, width) {
+    const rows = Object.entries(view.summary.asynchronous?.staleness ?? {}).map(([stale, updates]) => ({ stale: Number(stale), updates }));
+    if (!rows.length) return null;
+    const label = "Staleness of an update, in LPS rounds";
+    const options = {
+      width, height: 240, marginLeft: 60, marginBottom: 42,
+      x: { label, interval: 1, tickFormat: (stale) => (rows.length <= 20 || stale % 5 === 0 ? String(stale) : "") },
+      y: { label: "updates", grid: true },
+      marks: [Plot.barY(rows, { x: "stale", y: "updates", fill: "var(--accent)", tip: true })],
+    };
+    return fedstrata.plot(options, "Staleness of updates", `From ${rows[0].stale} to ${rows.at(-1).stale} LPS rounds`);
+  }
+
+  /** Asynchronous rounds: how many devices have sent how many updates. */
+  function contributions(view, look, width) {
+    const counts = Object.values(view.updatesByDevice);
+    if (!counts.length) return null;
+    const options = {
+      width, height: 240, marginLeft: 60, marginBottom: 42,
+      x: { label: "Updates of a device" }, y: { label: "devices", grid: true },
+      marks: [Plot.rectY(counts, Plot.binX({ y: "count" }, { x: (count) => count, fill: "var(--accent)" }))],
+    };
+    return fedstrata.plot(options, "Updates by device", `From ${d3.min(counts)} to ${d3.max(counts)} updates of a device`);
+  }
+
+  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, timeline, roundPicture, pictured, staleness, contributions });
 })();

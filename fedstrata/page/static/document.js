@@ -72,6 +72,7 @@
         realLinks: this.parts.real_links ?? [],
         realParts: this.parts.real_parts ?? null,
         roundPicture: this.parts.round_picture ?? null,
+        updatesByDevice: this.parts.updates_by_device ?? {},
         experiment: this.parts.experiment ?? "",
         measuredOn: this.parts.measured_on ?? "",
         sinceTold: (now) => (live && !live.has_record ? Math.max(0, now - toldAt) : 0),

@@ -83,6 +83,7 @@
     new Section("Events", { tables: [tables.events], isWhole: true }),
     new Section("Time", { tables: [tables.times] }),
     new Section("Virtual time", { figures: [fedstrata.virtualCurve], tables: [tables.virtualTimes] }),
+    new Section("Asynchronous rounds", { figures: [fedstrata.staleness, fedstrata.contributions], texts: [asynchronousSaid] }),
     new Section("Energy", { texts: [energySaid], tables: [tables.energy] }),
     new Section("Who waits for whom", { figures: [fedstrata.roundPicture], texts: [pictureSaid], isWhole: true }),
     new Section("Links on the real clock", { tables: [tables.realParts, tables.realLinks], isWhole: true }),
@@ -125,7 +126,15 @@
     if (!given) return "";
     const shown = new Set(given.lanes.filter((bar) => bar.tier === "device").map((bar) => bar.lane)).size;
     const cut = shown < given.devices ? ` Of ${given.devices} devices those ${shown} that their LPS waits for most.` : "";
-    return `Global round ${given.global_round}: each lane from the round's beginning on. An LPS computes while its LPS rounds last.${cut}`;
+    const few = view.summary.asynchronous ? ` Of ${given.devices} devices those ${shown}, by the length of their work.` : cut;
+    return `${fedstrata.pictured(given)}: each lane from the beginning on. An LPS computes while its LPS rounds last.${shown < given.devices ? few : ""}`;
+  }
+
+  function asynchronousSaid(view) {
+    const given = view.summary.asynchronous;
+    if (!given) return "";
+    const never = given.never.length ? ` Without any: ${given.never.slice(0, MOST_NAMED).join(", ")}${given.never.length > MOST_NAMED ? ` and ${grouped(given.never.length - MOST_NAMED)} more` : ""}.` : "";
+    return `${grouped(given.updates)} updates, of a device ${grouped(given.fewest)} to ${grouped(given.most)}.${never}`;
   }
 
   function labelsSaid(view) {

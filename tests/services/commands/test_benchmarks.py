@@ -197,6 +197,17 @@ def test_the_runs_of_a_sweep_are_timed_on_other_links(folder: Path) -> None:
 
 
 @pytest.mark.benchmarks
+@pytest.mark.timeout(TIMEOUT_S + 30)
+def test_the_cells_of_a_sweep_are_compared_by_the_time_until_the_baselines_accuracy(folder: Path) -> None:
+    every = SWEEP.replace("global_rounds: 2", "global_rounds: 2, evaluate_all_every: 1")
+    (folder / "small.yaml").write_text(f"{every}baseline: one_shot\n", encoding="utf-8")
+    printed_by([sys.executable, "-m", "emulator", "sweep", str(folder / "small.yaml"), "--out", str(folder / "out")])
+    told = printed_by(module("time_to_target {folder}/out", folder))
+    row = r"\| one_shot( \| 1\.00 \(1\.00\)){4} \|"  # the baseline itself
+    check(told, [r"\| cell \| 95 %: time \| bytes \| 100 %: time \| bytes \|", row])
+
+
+@pytest.mark.benchmarks
 def test_the_suites_results_are_put_into_a_document(folder: Path) -> None:
     row = Row(part="echo", measured="some work", unit="s", ours=[1.0], other="another", theirs=[2.0])
     cost = dict.fromkeys(TIERS, 1.0)
@@ -229,7 +240,8 @@ def test_an_aim_for_our_own_number_is_judged_without_the_peers_number() -> None:
 def test_every_benchmark_is_started_here() -> None:
     programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__name__ ==" in path.read_text("utf-8")}
     programs |= {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
-    others = re.findall(r'"(\w+) [^"]*--', Path(__file__).read_text("utf-8").partition("def folder(")[2])
+    text = Path(__file__).read_text("utf-8").partition("def folder(")[2]
+    others = re.findall(r'"(\w+) (?:[^"]*--|{folder}/out")', text)
     assert {name.split()[0] for name in COMMANDS} | set(others) | OTHER_ENDS == programs
 
 

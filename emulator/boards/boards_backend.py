@@ -12,12 +12,13 @@ from pathlib import Path
 from emulator.boards.fleet_client import FleetClient, FleetPlace
 from emulator.boards.loans import Share, offer_of, shares, shares_again
 from emulator.local.faults import refuse_faults
-from emulator.local.processes import LocalBackend
+from emulator.local.processes import SERVERS, LocalBackend
 from fedstrata.errors import AddressError, ExperimentError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import joined_address, split_address
 from fedstrata.process.child_processes import Restart, to_the_end
 from fedstrata.process.quoting import quoted
+from fedstrata.process.starting import INTERPRETER, Starter
 from fedstrata.store import write_aside
 from fedstrata.v1 import fleet_service_pb2 as pb
 
@@ -29,9 +30,11 @@ class FleetBackend(LocalBackend):
     LPSs listen at the local address that this machine uses for connections to the fleet.
     """
 
+    programs = SERVERS
+
     def __init__(
         self, folder: Path, *, device_processes: int | None, on_restart: Callable[[Restart], None], has_tls: bool,
-        fleet: FleetPlace, most_boards: int | None,
+        fleet: FleetPlace, most_boards: int | None, starter: Starter = INTERPRETER,
     ) -> None:  # fmt: skip
         if not has_tls:
             raise ExperimentError("--no-tls: boards need a certificate for each run; leave --no-tls out")
@@ -41,7 +44,12 @@ class FleetBackend(LocalBackend):
             print(f"the GPS listens at {host}, {reached}", file=sys.stderr)
         at = {"grpc": joined_address(host, 0)}
         super().__init__(
-            folder, device_processes=device_processes, on_restart=on_restart, has_tls=has_tls, servers_at=at
+            folder,
+            device_processes=device_processes,
+            on_restart=on_restart,
+            has_tls=has_tls,
+            servers_at=at,
+            starter=starter,
         )
         self._fleet = FleetClient(fleet)
         self._address = fleet.address

@@ -16,6 +16,8 @@ from fedstrata.errors import CertificateError, FedstrataError, OutputError, RunS
 from fedstrata.experiment import Experiment
 from fedstrata.process.child_processes import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.process.machine import command_line
+from fedstrata.process.nursery import Nurseries
+from fedstrata.process.starting import INTERPRETER, Starter
 from fedstrata.processors import processor_of
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.tls_files import tls_arguments
@@ -28,6 +30,7 @@ STARTUP_DEADLINE_S = 1_800.0  # long, for machines without free CPU time; a proc
 ARRIVALS = "arrivals.csv"  # in the folder of a run that repeats the asynchronous rounds of another run
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
 DEVICE_ENDPOINTS = {"http": "--http"}
+SERVERS, DEVICES = ("gps", "lps"), ("device",)  # programs that import the same modules
 
 
 class LocalBackend:
@@ -37,6 +40,8 @@ class LocalBackend:
     The backend is an async context manager. Its exit ends every process.
     """
 
+    programs: tuple[str, ...] = (*SERVERS, *DEVICES)  # all programs that the backend starts
+
     def __init__(
         self,
         folder: Path,
@@ -45,6 +50,7 @@ class LocalBackend:
         on_restart: Callable[[Restart], None],
         has_tls: bool = False,
         servers_at: Mapping[str, str] | None = None,
+        starter: Starter = INTERPRETER,
     ) -> None:
         """Set `servers_at`, the addresses at which GPS and LPSs listen first. It maps the name of an endpoint, such as
         `grpc`, to an address. By default GPS and LPSs listen at free ports of the loopback interface.
@@ -53,7 +59,7 @@ class LocalBackend:
         self._folder = folder
         self._there = folder.absolute()  # for processes, whose own code may change their current folder
         self._device_processes = device_processes
-        self._supervisor = Supervisor(folder / "logs", on_restart)
+        self._supervisor = Supervisor(folder / "logs", on_restart, starter)
         self._on_restart = on_restart
         self._has_tls = has_tls
         self._certificates: RunCertificates | None = None
@@ -226,6 +232,13 @@ class LocalBackend:
 
     def _common(self, tls: Path | None = None) -> tuple[str, ...]:
         return ("--experiment", str(self._there / "experiment.yaml"), "--exit-with-parent", *tls_arguments(tls))
+
+
+def nurseries() -> Nurseries:
+    """Return a starter that imports the modules of each program once, for all runs that use it. GPS and LPSs share one
+    import, which does not load torch.
+    """
+    return Nurseries(SERVERS, DEVICES)
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
 from emulator.estimates.check import check_here
-from emulator.local.processes import LocalBackend
+from emulator.local.processes import LocalBackend, nurseries
 from emulator.results.output import check_current_folder, check_unused, run_folder
 from emulator.runs.arrivals import check_arrivals, keep_arrivals
 from emulator.runs.follow import Outcome, follow
@@ -22,6 +22,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.plugins import check_may_start
 from fedstrata.process.address import loopback
 from fedstrata.process.descriptors import raise_limit
+from fedstrata.process.starting import Starter
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def execute(request: RunRequest, display: Display) -> Outcome:
     with _prepared(request) as experiment:
         display.begins(request.experiment or experiment)
         try:
-            outcome = run_interruptibly(on_this_machine(request, experiment, display))
+            outcome = run_interruptibly(_alone(request, experiment, display))
         finally:
             request.tracking.end(request.out)
     if outcome.status.has_record:
@@ -104,16 +105,23 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
         yield experiment
 
 
-async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
-    """Run the experiment in its prepared folder, and return how the run ended. If this call is cancelled, all processes
-    are ended before it returns.
+async def _alone(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
+    async with nurseries() as starter:
+        return await on_this_machine(request, experiment, display, starter)
+
+
+async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display, starter: Starter) -> Outcome:
+    """Run the experiment in its prepared folder, and return how the run ended. `starter` starts its processes. If this
+    call is cancelled, all processes are ended before it returns.
     """
     backend = request.backend(
         request.out,
         device_processes=request.device_processes,
         on_restart=display.restarted,
         has_tls=request.has_tls,
+        starter=starter,
     )
+    starter.prepare(backend.programs)
 
     def show(status: pb.RunStatus) -> None:
         display.show(status)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.console.interrupts import run_interruptibly
-from emulator.local.processes import usable_cores
+from emulator.local.processes import nurseries, usable_cores
 from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
@@ -140,6 +140,7 @@ class _Work:
         self._jobs = max(1, min(request.jobs or self._cores + 1, len(wanted)))
         self._pace = Pace(waiting=wanted, done=len(request.sweep.runs) - len(wanted), jobs=self._jobs)
         self._claiming = asyncio.Lock()  # no two jobs of this process ask for the same run
+        self._starter = nurseries()  # for all runs of this call
         self._drawing = asyncio.Lock()  # matplotlib draws one figure at a time
         self._done_here = 0
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
@@ -157,7 +158,8 @@ class _Work:
         )
 
     async def _all(self) -> None:
-        await asyncio.gather(*(self._one_after_the_other() for _ in range(self._jobs)))
+        async with self._starter:
+            await asyncio.gather(*(self._one_after_the_other() for _ in range(self._jobs)))
 
     async def _one_after_the_other(self) -> None:
         """Do one run after another until no run is left. If other processes have claimed all remaining runs, wait. If
@@ -251,7 +253,7 @@ class _Work:
             clear(folder)
         with run_folder(folder, run.experiment if is_new else None) as experiment:
             request = RunRequest(experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs))
-            outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display))
+            outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display), self._starter)
         if outcome.status.has_record:
             await self._report(folder)
         return outcome.failure

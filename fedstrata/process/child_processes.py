@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from fedstrata.errors import (
 )
 from fedstrata.process.address import any_port
 from fedstrata.process.quoting import printable
+from fedstrata.process.starting import INTERPRETER, Started, Starter
 
 RESTARTS_MAX = 20
 STOP_DEADLINE_S = 8.0  # time between SIGTERM and SIGKILL
@@ -75,14 +75,17 @@ class OwnedProcess:
     before, unless `may_move` allows new addresses.
     """
 
-    def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:
+    def __init__(
+        self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None], starter: Starter = INTERPRETER
+    ) -> None:
         self.spec = spec
+        self._starter = starter
         self.log_path = logs / f"{spec.name}.log"
         self._on_restart = on_restart
         self._addresses: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Started | None = None
         self._is_done = False  # whether the process has announced that its work is done
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
 
     async def addresses(self) -> Mapping[str, str]:
         """Wait until the process listens, and return its addresses by name."""
@@ -112,7 +115,7 @@ class OwnedProcess:
             if code == EXIT_NETWORK and self.spec.may_move and self._addresses.done():
                 self._addresses = asyncio.get_running_loop().create_future()
                 code = await self._run_once()  # another process has taken its address: use any address
-            if self._is_stopping or (self._is_done and self.spec.may_finish):
+            if self._stopping.is_set() or (self._is_done and self.spec.may_finish):
                 return
             cause = _cause(code)
             if code == 0 and not self._is_done:
@@ -132,7 +135,7 @@ class OwnedProcess:
 
     def terminate(self) -> None:
         """Ask the process to stop. It is not restarted."""
-        self._is_stopping = True
+        self._stopping.set()
         self._ask_to_stop()
 
     def kill(self) -> bool:
@@ -157,7 +160,7 @@ class OwnedProcess:
         self._is_done = False
         with ExitStack() as opened:
             self._process, said = process, _ = await self._spawn(opened)
-            if self._is_stopping:
+            if self._stopping.is_set():
                 self._ask_to_stop()
             waiting = asyncio.create_task(process.wait())
             try:
@@ -170,26 +173,19 @@ class OwnedProcess:
             said.read()
             return waiting.result()
 
-    async def _spawn(self, opened: ExitStack) -> tuple[asyncio.subprocess.Process, "_Lines"]:
+    async def _spawn(self, opened: ExitStack) -> tuple[Started, "_Lines"]:
         """Start the process. Return it and what it writes. `opened` closes the pipes to the process.
 
         The pipes are not asyncio's. A process of asyncio ends only when nobody holds its pipes any more, and own code
         may leave processes behind that hold them.
         """
-        command = (sys.executable, "-P", "-m", *self._command())  # -P: not with modules of the current folder
         try:
             with ExitStack() as given:
                 stdin, _ = _pipe(given, opened)  # `opened` closes the owner's end
                 said, stdout = _pipe(opened, given)
                 log = given.enter_context(self.log_path.open("ab"))
-                process = await asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=stdin,
-                    stdout=stdout,
-                    stderr=log,
-                    start_new_session=True,
-                    env={**os.environ, **self.spec.environment},
-                )
+                files = stdin, stdout, log.fileno()
+                process = await self._starter.start(self._command(), self.spec.environment, files, self._stopping)
         except OSError as error:
             raise RunStoppedError(f"{self.spec.name} cannot be started: {error}") from None
         return process, opened.enter_context(_Lines(said, self._hear))
@@ -215,16 +211,17 @@ class OwnedProcess:
 class Supervisor:
     """Run the processes of one run. `stop` ends all of them."""
 
-    def __init__(self, logs: Path, on_restart: Callable[[Restart], None]) -> None:
+    def __init__(self, logs: Path, on_restart: Callable[[Restart], None], starter: Starter = INTERPRETER) -> None:
         self._logs = logs
         self._on_restart = on_restart
+        self._starter = starter
         self._processes: list[OwnedProcess] = []
         self._jobs: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     def start(self, spec: ProcessSpec) -> OwnedProcess:
         """Start a process, and keep it alive from now on."""
-        process = OwnedProcess(spec, self._logs, self._on_restart)
+        process = OwnedProcess(spec, self._logs, self._on_restart, self._starter)
         job = asyncio.create_task(process.keep_alive())
         job.add_done_callback(self._job_ended)
         self._processes.append(process)

@@ -34,6 +34,7 @@ SECTIONS = {
         "updates-sent-again",
         "virtual-deadlines",
         "asynchronous",
+        "forked-programs",
         "real-clock",
         "schedules",
         "real-broadcasts",

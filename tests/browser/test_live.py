@@ -62,11 +62,14 @@ class Started:
         os.kill(devices, signal.SIGCONT)
 
     def _devices(self) -> int | None:
+        family = [self.pid]
         with suppress(FileNotFoundError):  # a thread or a process that has ended meanwhile
-            for task in Path(f"/proc/{self.pid}/task").iterdir():
-                for pid in (task / "children").read_text().split():
-                    if b"\0device\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        return int(pid)
+            for parent in family:
+                for task in Path(f"/proc/{parent}/task").iterdir():
+                    for pid in (task / "children").read_text().split():
+                        if b"\0-m\0device\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                            return int(pid)
+                        family.append(int(pid))
         return None
 
 

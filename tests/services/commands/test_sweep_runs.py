@@ -147,6 +147,6 @@ def test_validation_examples_choose_and_tests_only_report(tmp_path: Path, monkey
 
 def table_of(folder: Path) -> dict[str, float]:
     """The mean accuracy over devices by the choice on the only axis, if there is one."""
-    rows = list(csv.DictReader((folder / "table.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((folder / "table.csv").read_text(encoding="utf-8").splitlines()))
     axis = next((name for name in rows[0] if name.startswith("training.")), "cell")
     return {row[axis]: float(row["mean"]) for row in rows if row["measure"] == "device_mean_accuracy"}

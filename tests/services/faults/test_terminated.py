@@ -120,3 +120,23 @@ def test_a_device_process_stopped_from_outside_is_started_again_and_no_bit_chang
     undisturbed = run_in_process(small(MANY_ROUNDS), tmp_path / "undisturbed").summary
     assert summary["model_sha256"] == undisturbed.model_sha256
     assert summary["excluded"] == []
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize(
+    ("program", "died"), [("device", {"devices-0-2", "devices-3-4"}), ("lps", {"gps", "lps-0", "lps-1"})]
+)
+def test_processes_whose_nursery_is_killed_are_started_again_and_no_bit_changes(
+    file: Path, tmp_path: Path, program: str, died: set[str]
+) -> None:
+    words = ("run", str(file), "--out", str(tmp_path / "run"), "--json", "--set", MANY_ROUNDS)
+    with Program("emulator", *words, "--device-processes", "2", log=tmp_path / "log") as run:
+        lines = run.lines()
+        next(said for said in lines if said["event"] == "status" and said["phase"] == "training")
+        os.kill(process_of(run.mark, "fedstrata.process.nursery", program), signal.SIGKILL)
+        restarts = [said for said in lines if said["event"] == "restart"]
+        assert run.end() == 0, run.log_path.read_text()
+    assert {said["process"] for said in restarts} <= died
+    assert {said["cause"] for said in restarts} == {"SIGKILL"}
+    undisturbed = run_in_process(small(MANY_ROUNDS), tmp_path / "undisturbed").summary
+    assert summary_of(tmp_path / "run")["model_sha256"] == undisturbed.model_sha256

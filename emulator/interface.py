@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
@@ -71,20 +71,22 @@ def run(
         KeyboardInterrupt: The run was interrupted. Its processes have ended.
     """
     from emulator.runs.run import RunRequest, execute, make_display
-    from emulator.tracking.registry import make_trackers
-    from emulator.tracking.tracking import Tracking
+    from emulator.tracking.registry import trackings
 
     check_may_start("fedstrata.run")
     forget_changed()
     loaded, name = _experiment(experiment, [*_overrides(overrides)], seed)
     folder = unused_folder(Path("runs"), name) if out is None else Path(out)
-    named = iter(make_trackers(each for each in track if isinstance(each, str)))
-    tracking = Tracking([next(named) if isinstance(each, str) else each for each in track])
+    tracking = trackings([each if isinstance(each, str) else _giving(each) for each in track])()
     request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes, tracking=tracking)
     outcome = execute(request, make_display(is_json=False, is_quiet=quiet))
     if outcome.failure is not None:
         raise outcome.failure
     return load(folder)
+
+
+def _giving(tracker: "Tracker") -> "Callable[[], Tracker]":
+    return lambda: tracker
 
 
 def load(folder: str | PathLike[str]) -> "Record":
@@ -97,6 +99,7 @@ def sweep(
     *,
     out: str | PathLike[str],
     jobs: int | None = None,
+    track: Sequence["str | Callable[[], Tracker]"] = (),
     quiet: bool = False,
 ) -> "SweepRecord":
     """Do the missing runs of a sweep, as `fedstrata sweep` does, and return the records of all runs.
@@ -105,6 +108,8 @@ def sweep(
         sweep: A file, or the content of a file as a mapping.
         out: New folder, or the folder of this sweep to continue it.
         jobs: Number of runs at the same time. By default one more than there are cores.
+        track: Tools that show each run while it goes on, as in `run`. Instead of an object of your own, give a
+            function that makes one for each run.
         quiet: If true, show no progress.
 
     Raises:
@@ -118,12 +123,14 @@ def sweep(
     from emulator.sweeps.sweep import sweep as do_sweep
     from emulator.sweeps.sweep_progress import make_display
     from emulator.sweeps.tuning import tuned_sweep
+    from emulator.tracking.registry import trackings
 
     check_may_start("fedstrata.sweep")
     forget_changed()
     store, display = SharedFolder(Path(out)), make_display(make_console(), is_json=False, is_quiet=quiet)
     tuned = tuned_sweep(_sweep_source(sweep, Path(out).name), store, jobs, display)
-    outcome = do_sweep(SweepRequest(sweep=tuned, store=store, jobs=jobs), display)
+    request = SweepRequest(sweep=tuned, store=store, jobs=jobs, tracking=trackings(track))
+    outcome = do_sweep(request, display)
     if outcome.failure is not None:
         raise outcome.failure
     return SweepRecord(folder=Path(out), _results=outcome.results)

@@ -17,6 +17,8 @@ from emulator.results.output import new_folder
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display
 from emulator.runs.run_client import RunClient
+from emulator.tracking.page_rows import run_of_page
+from emulator.tracking.tracking import LEFT_BY_TRACKING, Tracking
 from fedstrata.errors import AddressError, FedstrataError, RunStoppedError
 from fedstrata.trust.security import Security
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -88,8 +90,9 @@ async def _first(client: RunClient, display: Display) -> pb.RunStatus:
     raise RunStoppedError(f"the GPS did not answer within {FIRST_STATUS_S:g} s; see kubectl logs of its pod")
 
 
-def collect(release: Release, out: Path, display: Display) -> Path:
-    """Wait for the end of the run. Write its record and report to a new folder, and return the path of the report.
+def collect(release: Release, out: Path, display: Display, tracking: Tracking) -> Path:
+    """Wait for the end of the run, and track it from this machine. Write its record and report to a new folder, and
+    return the path of the report. If an interrupted call has tracked into this folder, tracking goes on.
 
     Raises:
         OutputError: the folder is not empty.
@@ -97,7 +100,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
     """
     from emulator.results.report import write_report
 
-    new_folder(out)  # fail now, not after hours of waiting
+    new_folder(out, LEFT_BY_TRACKING if tracking else ())  # fail now, not after hours of waiting
 
     async def fetch(address: str, security: Security) -> Outcome:
         async with RunClient(address, security) as client:
@@ -107,7 +110,12 @@ def collect(release: Release, out: Path, display: Display) -> Path:
             return outcome
 
     gps = GpsAccess(InstalledRelease(release))
-    with gps.of_operator() as security, gps.address() as address, display.open():
+    with gps.of_operator() as security, gps.address() as address, ExitStack() as stack:
+        if tracking:
+            page = stack.enter_context(gps.address("http"))
+            tracking.watch(run_of_page(page, out), page)
+            stack.callback(tracking.end, out)
+        stack.enter_context(display.open())
         outcome = run_interruptibly(fetch(address, security))
     report = write_report(out)
     if outcome.failure is not None:

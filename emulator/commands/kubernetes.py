@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emulator.commands.options import Changes, Contents, Place, with_groups
+from emulator.commands.options import Changes, Contents, Place, Tracked, with_groups
 from emulator.commands.package import EXPERIMENT
 
 ReleaseName = Annotated[str, typer.Option("--release", metavar="NAME", help="The name of the Helm release.")]
@@ -87,6 +87,7 @@ def collect(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Write the record and the report to this new folder.")],
     release: ReleaseName = "fedstrata",
     place: Place,
+    tracked: Tracked,
     is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
 ) -> None:
     """Wait for the end of the run on Kubernetes, and fetch the record of the run."""
@@ -97,7 +98,7 @@ def collect(
     from emulator.runs.run import make_display
 
     where = place.release(release)
-    report = remote.collect(where, out, make_display(is_json=False, is_quiet=is_quiet))
+    report = remote.collect(where, out, make_display(is_json=False, is_quiet=is_quiet), tracked.tracking())
     print_result(load_record(out), report, make_console())
 
 

@@ -155,12 +155,9 @@ class Devices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching:
-    """Hold the options that show a run while it goes on."""
+class Tracked:
+    """Hold the option that shows runs in other tools while they go on."""
 
-    shows_page: Annotated[
-        bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
-    ] = False
     track: Annotated[
         list[str] | None,
         typer.Option(
@@ -169,11 +166,23 @@ class Watching:
     ] = None
 
     def tracking(self) -> "Tracking":
-        """Return the trackers of the run. Raises MissingPackageError if the library of one is not installed."""
-        from emulator.tracking.registry import make_trackers
-        from emulator.tracking.tracking import Tracking
+        """Return the trackers of one run. Raises MissingPackageError if the library of one is not installed."""
+        return self.trackings()()
 
-        return Tracking(make_trackers(self.track or ()))
+    def trackings(self) -> "Callable[[], Tracking]":
+        """Return a function that makes the trackers of one run. Raises the errors of `tracking`."""
+        from emulator.tracking.registry import trackings
+
+        return trackings(self.track or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching(Tracked):
+    """Hold the options that show a run on this machine while it goes on."""
+
+    shows_page: Annotated[
+        bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from emulator.commands.options import Jobs, Output, Place, with_groups
+from emulator.commands.options import Jobs, Output, Place, Tracked, with_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from emulator.sweep_jobs.storage import PodStorage
     from emulator.sweeps.store import SweepStore
     from emulator.sweeps.sweep import SweepOutcome
+    from emulator.tracking.tracking import Tracking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,7 @@ def sweep(
     jobs: Jobs = None,
     pods: Pods,
     place: Place,
+    tracked: Tracked,
     output: Output,
 ) -> None:
     """Run an experiment with several variants (cells), settings and seeds. A stopped sweep is continued."""
@@ -124,7 +126,9 @@ def sweep(
     if pods.on is None:
         if given := pods.given():
             raise typer.BadParameter(f"{', '.join(given)}: only for pods; add --on kubernetes, or leave this out")
-        outcome = _here(file, _place(to, out), jobs, console, output)
+        outcome = _here(file, _place(to, out), jobs, tracked.trackings(), console, output)
+    elif tracked.track:
+        raise typer.BadParameter("--track is only for runs on this machine; fedstrata export takes finished runs")
     elif jobs is not None:
         raise typer.BadParameter("--jobs is only for runs on this machine; for pods set --parallelism")
     else:
@@ -142,14 +146,18 @@ def _place(to: str | None, out: Path) -> "SweepStore":
     return SharedFolder(out) if to is None else SharedBucket(Bucket(to), out)
 
 
-def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
+def _here(  # noqa: PLR0917
+    file: Path, store: "SweepStore", jobs: int | None, tracking: "Callable[[], Tracking]", console: "Console",
+    output: Output,
+) -> "SweepOutcome":  # fmt: skip
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
     from emulator.sweeps.sweep_progress import make_display
     from emulator.sweeps.tuning import SweepSource, tuned_sweep
 
     display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
-    request = SweepRequest(sweep=tuned_sweep(SweepSource.of_file(file), store, jobs, display), store=store, jobs=jobs)
+    tuned = tuned_sweep(SweepSource.of_file(file), store, jobs, display)
+    request = SweepRequest(sweep=tuned, store=store, jobs=jobs, tracking=tracking)
     return do_sweep(request, display)
 
 

@@ -1,7 +1,7 @@
 """Prepare the folder to which a run writes: a new folder, or the folder of a run that continues."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -24,11 +24,13 @@ def check_current_folder() -> None:
         raise OutputError("the current folder has been deleted; change to another folder, for instance by cd") from None
 
 
-def check_unused(folder: Path) -> None:
-    """Check that a folder is empty or does not exist. Raises OutputError otherwise."""
+def check_unused(folder: Path, besides: Collection[str] = ()) -> None:
+    """Check that a folder is empty, except for files with the names in `besides`, or does not exist. Raises OutputError
+    otherwise.
+    """
     try:
         if folder.is_dir():
-            if any(folder.iterdir()):
+            if any(path.name not in besides for path in folder.iterdir()):
                 raise OutputError(f"{folder} exists and is not empty; choose another folder, or remove it")
         elif folder.exists() or folder.is_symlink():
             raise OutputError(f"{folder} exists and is not a folder; choose another")
@@ -36,11 +38,11 @@ def check_unused(folder: Path) -> None:
         raise _unusable(folder, error) from None
 
 
-def new_folder(folder: Path) -> None:
-    """Make a folder, or use it if it exists and is empty. Raises OutputError if the folder cannot be made, or is not
-    empty.
+def new_folder(folder: Path, besides: Collection[str] = ()) -> None:
+    """Make a folder, or use it if it exists and is empty, except for files with the names in `besides`. Raises
+    OutputError if the folder cannot be made, or is not empty.
     """
-    check_unused(folder)
+    check_unused(folder, besides)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -16,6 +16,7 @@ from emulator.runs.arrivals import check_arrivals, keep_arrivals
 from emulator.runs.follow import Outcome, follow
 from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
 from emulator.runs.run_client import RunClient
+from emulator.tracking.tracker import TrackedRun
 from emulator.tracking.tracking import Tracking
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
@@ -43,6 +44,7 @@ class RunRequest:
     backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
     tracking: Tracking = field(default_factory=Tracking)  # shows the run in other tools
     arrivals: Path | None = None  # record with the asynchronous rounds that the run repeats
+    label: str = ""  # of the run in these tools; by default its run id
 
     def __post_init__(self) -> None:
         if self.device_processes is not None and self.device_processes < 1:
@@ -130,7 +132,8 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
     with display.open():
         async with backend:
             address = await backend.start(experiment)
-            request.tracking.watch(experiment, request.out, backend.http_address)
+            tracked = TrackedRun.of(experiment.to_yaml(), experiment.run_id, request.out, request.label)
+            request.tracking.watch(tracked, backend.http_address)
             if request.shows_page:
                 show_page(display.page, backend.http_address)
             async with RunClient(address, backend.security) as client:

@@ -7,7 +7,7 @@ Several processes may share the runs of one sweep.
 import asyncio
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from emulator.sweeps.sweep_folder import (
     state_of,
 )
 from emulator.sweeps.sweep_progress import Pace, RunEnd, SweepDisplay
+from emulator.tracking.tracking import Tracking
 from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.plugins import check_may_start
 from fedstrata.process.child_processes import Restart
@@ -48,6 +49,7 @@ class SweepRequest:
     sweep: Sweep
     store: SweepStore
     jobs: int | None = None  # runs at once; None: one more than cores
+    tracking: Callable[[], Tracking] = Tracking  # makes what shows one run in other tools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,7 @@ class _Work:
 
     def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], display: SweepDisplay) -> None:
         self._store, self._waiting, self._display = request.store, list(wanted), display
+        self._tracking = request.tracking
         self._out = request.store.folder
         self._failed_before = {run.path: len(request.store.failures(run)) for run in wanted}
         self._cores = usable_cores()
@@ -252,8 +255,14 @@ class _Work:
         if is_new:
             clear(folder)
         with run_folder(folder, run.experiment if is_new else None) as experiment:
-            request = RunRequest(experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs))
-            outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display), self._starter)
+            request = RunRequest(
+                experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs),
+                tracking=self._tracking(), label=run.label,
+            )  # fmt: skip
+            try:
+                outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display), self._starter)
+            finally:
+                await asyncio.to_thread(request.tracking.end, folder)
         if outcome.status.has_record:
             await self._report(folder)
         return outcome.failure

@@ -45,6 +45,7 @@ class SweepSource:
 
 def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, display: SweepDisplay) -> Sweep:
     """Return the sweep in a file. If the file tunes and has no chosen values yet, do the runs of all candidates first.
+    These runs are not tracked.
 
     Raises:
         FedstrataError: a value is not allowed, or a run of a candidate failed.

@@ -40,8 +40,7 @@ class MlflowTracker:
 
     def begin(self, run: TrackedRun) -> None:
         client = self._mlflow.MlflowClient(tracking_uri=self._uri)
-        known = client.get_experiment_by_name(run.name)
-        experiment = known.experiment_id if known else client.create_experiment(run.name)
+        experiment = self._experiment(client, run.name)
         tags = {"fedstrata.run_id": run.run_id, "fedstrata.folder": str(run.folder.resolve())}
         where = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
         found = client.search_runs([experiment], where, max_results=1)
@@ -49,12 +48,23 @@ class MlflowTracker:
             self._run_id = found[0].info.run_id
             client.update_run(self._run_id, status="RUNNING")
         else:
-            self._run_id = client.create_run(experiment, run_name=run.run_id, tags=tags).info.run_id
+            self._run_id = client.create_run(experiment, run_name=run.label, tags=tags).info.run_id
         parameter = self._mlflow.entities.Param
         settings = [parameter(key, value[:LONGEST_PARAMETER]) for key, value in run.settings.items()]
         for start in range(0, len(settings), PARAMETERS_A_CALL):
             client.log_batch(self._run_id, params=settings[start : start + PARAMETERS_A_CALL])
         self._client = client
+
+    def _experiment(self, client: Any, name: str) -> str:
+        """Return the id of MLflow's experiment with this name. If there is none, make it."""
+        if known := client.get_experiment_by_name(name):
+            return str(known.experiment_id)
+        try:
+            return str(client.create_experiment(name))
+        except self._mlflow.exceptions.MlflowException:
+            if known := client.get_experiment_by_name(name):  # another run has just made it
+                return str(known.experiment_id)
+            raise
 
     def write(self, points: Sequence[Point]) -> None:
         metric = self._mlflow.entities.Metric

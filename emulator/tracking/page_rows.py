@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from threading import Event
 from typing import Any
 
+from emulator.tracking.tracker import TrackedRun
+from fedstrata.errors import AddressError
 from fedstrata.process.address import split_address
 from fedstrata.record.rounds import RoundRow
 from fedstrata.tasks import CLASSIFICATION
@@ -35,6 +38,19 @@ def rows_of_page(address: str, stop: Event) -> Iterator[tuple[str, RoundRow]]:
         except (OSError, HTTPException, ValueError, KeyError, TypeError):
             pass  # the page is away, or cut within a line
         stop.wait(RETRY_S)
+
+
+def run_of_page(address: str, folder: Path) -> TrackedRun:
+    """Return the run of a live page. `folder` is the folder that the run's record will have on this machine.
+
+    Raises:
+        AddressError: the page does not answer, or has another content.
+    """
+    try:
+        parts = next(_events(address))["parts"]
+        return TrackedRun.of(parts["experiment"], parts["summary/run_id"], folder)
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, StopIteration) as error:
+        raise AddressError(f"the GPS's page does not answer: {type(error).__name__}; run this again") from None
 
 
 def _events(address: str) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """All trackers by the word that names them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from emulator.tracking.mlflow_tracker import MlflowTracker
 from emulator.tracking.tensorboard_tracker import TensorBoardTracker
 from emulator.tracking.tracker import Tracker
+from emulator.tracking.tracking import Tracking
 from emulator.tracking.wandb_tracker import WandbTracker
 from fedstrata.errors import ExperimentError
 
@@ -13,6 +14,19 @@ TRACKERS: Mapping[str, Callable[[str], Tracker]] = {
     "mlflow": MlflowTracker,
     "wandb": WandbTracker,
 }
+
+
+def trackings(given: Sequence[str | Callable[[], Tracker]]) -> Callable[[], Tracking]:
+    """Return a function that makes the tracking of one run, for a sweep. `given` has words, as in `make_trackers`, and
+    functions that make a tracker. Raises the errors of `make_trackers`.
+    """
+    make_trackers(each for each in given if isinstance(each, str))
+
+    def tracking() -> Tracking:
+        named = iter(make_trackers(each for each in given if isinstance(each, str)))
+        return Tracking([next(named) if isinstance(each, str) else each() for each in given])
+
+    return tracking
 
 
 def make_trackers(words: Iterable[str]) -> list[Tracker]:

@@ -10,7 +10,10 @@ from emulator.tracking.tracker import Point, TrackedRun
 
 
 class TensorBoardTracker:
-    """Write event files into a log folder. Each cluster has a folder with its curves over LPS rounds."""
+    """Write event files into a log folder. Each cluster has a folder with its curves over LPS rounds.
+
+    In a log folder that the user names, each run has a folder of its own.
+    """
 
     name = "tensorboard"
 
@@ -25,7 +28,7 @@ class TensorBoardTracker:
         self._writers: dict[str, Any] = {}
 
     def begin(self, run: TrackedRun) -> None:
-        self._logs = Path(self._place) if self._place else run.folder / "tensorboard"
+        self._logs = Path(self._place) / _folder_name(run.label) if self._place else run.folder / "tensorboard"
         self._writers = {}
 
     def write(self, points: Sequence[Point]) -> None:
@@ -41,10 +44,13 @@ class TensorBoardTracker:
 
     def _writer(self, cluster: str) -> Any:
         if cluster not in self._writers:
-            folder = self._logs / re.sub(r"[^A-Za-z0-9_-]", "_", cluster)
-            self._writers[cluster] = self._files.EventFileWriter(str(folder))
+            self._writers[cluster] = self._files.EventFileWriter(str(self._logs / _folder_name(cluster)))
         return self._writers[cluster]
 
     def end(self, *, is_completed: bool) -> None:  # event files have no outcome
         for writer in self._writers.values():
             writer.close()
+
+
+def _folder_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.-]+", "_", text)

@@ -5,8 +5,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.record.rounds import RoundRow
 
 COUNTED = ("seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that are not measurements of models
@@ -18,8 +19,23 @@ class TrackedRun:
 
     run_id: str
     name: str  # of the experiment
+    label: str  # of the run in the tool: its run id, or its place in a sweep
     folder: Path  # of the run
     settings: Mapping[str, str]  # each key of the experiment with its value
+    lps_rounds_per_global_round: int
+
+    @classmethod
+    def of(cls, experiment_yaml: str, run_id: str, folder: Path, label: str = "") -> Self:
+        """Return the description of the run of this experiment, which has all keys."""
+        content = read_yaml(experiment_yaml)
+        return cls(
+            run_id=run_id,
+            name=content["name"],
+            label=label or run_id,
+            folder=folder,
+            settings=dict(flattened(content)),
+            lps_rounds_per_global_round=content["training"]["lps_rounds_per_global_round"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

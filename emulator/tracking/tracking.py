@@ -8,13 +8,12 @@ from pathlib import Path
 from emulator.results.read_record import load_record
 from emulator.tracking.page_rows import rows_of_page
 from emulator.tracking.point_writer import PointWriter
-from emulator.tracking.tracker import Point, TrackedRun, Tracker, flattened, points_of
+from emulator.tracking.tracker import Point, TrackedRun, Tracker, points_of
 from fedstrata.errors import DataError
-from fedstrata.experiment import Experiment
-from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.waiting import wall_time
 
 END_S = 20.0  # how long the end of a run waits for a slow tracker
+LEFT_BY_TRACKING = ("state", "tensorboard", "wandb")  # what trackers write into the folder of a run
 
 
 def _print(line: str) -> None:
@@ -31,20 +30,17 @@ class Tracking:
         """Set `tell`, which shows a line to the user."""
         self._trackers, self._tell = trackers, tell
         self._writers: list[PointWriter] = []
-        self._each = 1
         self._stop = threading.Event()
 
-    def watch(self, experiment: Experiment, folder: Path, http_address: str) -> None:
-        """Begin to track the run in this folder, which has its live page at this address."""
+    def __bool__(self) -> bool:
+        """Return whether there are trackers."""
+        return bool(self._trackers)
+
+    def watch(self, run: TrackedRun, http_address: str) -> None:
+        """Begin to track the run, which has its live page at this address."""
         if not self._trackers:
             return
-        run = TrackedRun(
-            run_id=experiment.run_id,
-            name=experiment.name,
-            folder=folder,
-            settings=dict(flattened(read_yaml(experiment.to_yaml()))),
-        )
-        self._each = experiment.training.lps_rounds_per_global_round
+        self._each = run.lps_rounds_per_global_round
         self._writers = [PointWriter(tracker, run, self._tell) for tracker in self._trackers]
         threading.Thread(target=self._read, args=(http_address,), name="track", daemon=True).start()
 

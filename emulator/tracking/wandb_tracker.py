@@ -30,8 +30,9 @@ class WandbTracker:
     def begin(self, run: TrackedRun) -> None:
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         self._run = self._wandb.init(
-            project=self._project or run.name, id=run.run_id, name=run.run_id, config=dict(run.settings),
+            project=self._project or run.name, id=run.run_id, name=run.label, config=dict(run.settings),
             dir=str(run.folder), mode=mode, resume="allow" if mode == "online" else None,
+            reinit="create_new",  # other runs of a sweep may be in progress in this process
             settings=self._wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
         )  # fmt: skip
         self._run.define_metric(STEP)

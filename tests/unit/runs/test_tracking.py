@@ -41,7 +41,14 @@ def point(step: int, cluster: str = "lps-0", value: float = 0.5) -> Point:
 @pytest.fixture
 def run(tmp_path: Path) -> TrackedRun:
     (tmp_path / "run").mkdir()
-    return TrackedRun(run_id="digits-0123", name="digits", folder=tmp_path / "run", settings={"seed": "7"})
+    return TrackedRun(
+        run_id="digits-0123",
+        name="digits",
+        folder=tmp_path / "run",
+        settings={"seed": "7"},
+        label="digits-0123",
+        lps_rounds_per_global_round=1,
+    )
 
 
 class Unsteady:

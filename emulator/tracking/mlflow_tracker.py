@@ -56,7 +56,7 @@ class MlflowTracker:
         self._client = client
 
     def _experiment(self, client: Any, name: str) -> str:
-        """Return the id of MLflow's experiment with this name. If there is none, make it."""
+        """Return the id of MLflow's experiment with this name. If the experiment is missing, make it."""
         if known := client.get_experiment_by_name(name):
             return str(known.experiment_id)
         try:

@@ -20,7 +20,7 @@ class RareLabels(Classification):
 
     class Options(TaskSettings):
         labels: Labels
-        """Labels whose accuracy is measured apart."""
+        """Rare labels: their examples have an accuracy of their own."""
 
     metrics = (
         *Classification.metrics,

@@ -28,14 +28,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems h
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (tmp_path / "logs").mkdir()
-    return tmp_path
-
-
-@pytest.fixture
 async def nurseries(folder: Path) -> AsyncIterator[Nurseries]:
     async with Nurseries(("program",)) as made:
         yield made

@@ -39,15 +39,6 @@ LISTENS = """
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, where `python -m` finds the modules written there."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (tmp_path / "logs").mkdir()
-    return tmp_path
-
-
 def write_module(name: str, *parts: str) -> None:
     Path(f"{name}.py").write_text("".join(dedent(part) for part in parts), encoding="utf-8")
 

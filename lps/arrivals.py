@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.clocks import check_repeatable, clock_of
 from fedstrata.clock.lps_side import LpsClock
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
@@ -18,11 +18,12 @@ def clocks(experiment: Experiment, arrivals: Path | None) -> Callable[[pb.Cluste
     that is repeated; None for a run of its own.
 
     Raises:
-        ExperimentError: the file cannot be read.
+        ExperimentError: the file cannot be read, or the rounds of the experiment do not differ from run to run.
     """
     clock = clock_of(experiment)
     if arrivals is None:
         return clock.lps
+    check_repeatable(experiment)
     taken = _read(arrivals)
 
     def repeating(cluster: pb.Cluster) -> LpsClock:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from emulator.local.processes import ARRIVALS
 from emulator.results.read_record import load_record
-from fedstrata.clock.clocks import clock_of
+from fedstrata.clock.clocks import check_repeatable
 from fedstrata.errors import ExperimentError, OutputError
 from fedstrata.experiment import Experiment
 
@@ -18,8 +18,7 @@ def check_arrivals(record: Path, experiment: Experiment) -> None:
         ExperimentError: the record is of another experiment, or its rounds cannot be repeated.
     """
     summary = load_record(record).summary
-    if experiment.training.rounds.asynchronous is None or clock_of(experiment).has_timeline:
-        raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
+    check_repeatable(experiment)
     if summary.run_id != experiment.run_id:
         raise ExperimentError(
             f"{record} is a run {summary.run_id}, and not {experiment.run_id}; run {record / 'experiment.yaml'}"

@@ -16,6 +16,7 @@ from fedstrata.clock.lps_side import (
     VirtualLpsClock,
 )
 from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.links.tier_links import lps_links
@@ -98,6 +99,12 @@ class RealClock(Clock):
 
 
 CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
+
+
+def check_repeatable(experiment: Experiment) -> None:
+    """Raise ExperimentError if the rounds of an experiment do not differ from run to run."""
+    if not is_asynchronous(experiment) or CLOCKS[experiment.clock].has_timeline:
+        raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
 
 
 def clock_of(experiment: Experiment) -> Clock:

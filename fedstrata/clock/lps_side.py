@@ -12,7 +12,6 @@ from fedstrata.clock.deadline import Deadline, OwnLinks, SharedUplink
 from fedstrata.clock.device_times import Boards, Presence
 from fedstrata.clock.round_side import HeldBack, ParentClock
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline, Sent
-from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.links.tier_links import device_links
@@ -81,9 +80,8 @@ class LpsClock:
 
     def repeat(self, taken: Mapping[int, Collection[str]]) -> None:
         """Let each round take the updates of the same children as in an earlier run. `taken` has their ids by LPS
-        round. Raises ExperimentError if the rounds of the run do not differ from run to run.
+        round. Rounds that do not differ from run to run need no change.
         """
-        raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
         """Return the work of an LPS in a global round: the time since the model arrived at the LPS. If the clock

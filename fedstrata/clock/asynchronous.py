@@ -89,6 +89,16 @@ class Asynchronous(Deadline):
         most = cohort_size(len(indexes), self._opened.settings.concurrency)
         return first[max(0, most - len(sent) + len(at_rest)) :]
 
+    def _begun(self, name: str, sent: Exchanged, arrives_ns: int) -> pb.Contribution:
+        """Return the contribution of a child that this round asks."""
+        return pb.Contribution(
+            child=self._opened.indexes[name],
+            from_round=self._opened.number,
+            asked_ns=self._opened.begins_ns,
+            arrives_ns=arrives_ns,
+            stream=sent.stream,
+        )
+
     def _close(self, at_work: Collection[str]) -> int:
         """Return when the round closes, from the arrivals of these children's updates."""
         opened_ns = self._opened.begins_ns
@@ -149,21 +159,12 @@ class Calculated(Asynchronous):
         """Return the children with updates that arrive in a later round. `updated` has the transfers of all children at
         work, some of which have worked since an earlier round.
         """
-        self._at_work |= {name: self._begun(name, each) for name, each in updated.items() if name not in self._at_work}
+        for name in updated.keys() - self._at_work.keys():
+            part = self._timed.update_alone(name, updated[name])
+            self._at_work[name] = begun = self._begun(name, updated[name], part.ended_ns)
+            begun.flow.CopyFrom(part.flow)
         self._ends_ns = self._close(updated)
         return self._take(updated)
-
-    def _begun(self, name: str, updated: Exchanged) -> pb.Contribution:
-        """Return the contribution of a child that has been asked in this round."""
-        part = self._timed.update_alone(name, updated)
-        return pb.Contribution(
-            child=self._opened.indexes[name],
-            from_round=self._opened.number,
-            asked_ns=self._opened.begins_ns,
-            arrives_ns=part.ended_ns,
-            stream=updated.stream,
-            flow=part.flow,
-        )
 
     def times(self) -> pb.RoundTimes:
         """Return the times of the round. A child waits from the arrival of its update until the round closes."""
@@ -192,13 +193,7 @@ class AsArrived(Asynchronous):
     def begin(self, sent: Sent) -> Collection[str]:
         at_rest = super().begin(sent)
         for name in sent.keys() - self._at_work.keys() - set(at_rest):
-            self._at_work[name] = pb.Contribution(
-                child=self._opened.indexes[name],
-                from_round=self._opened.number,
-                asked_ns=self._opened.begins_ns,
-                arrives_ns=NEVER,
-                stream=sent[name].stream,
-            )
+            self._at_work[name] = self._begun(name, sent[name], NEVER)
         return at_rest
 
     def is_update_late(self, child_id: str, updated: Exchanged) -> bool:

@@ -127,18 +127,19 @@ class HeldBack(ParentClock):
         await self._transfers.heard(child_id, number, said_ns)
 
     async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
-        with self._transfers.under_way(child_id, UP, number, size, is_answer=in_round) as transfer:
-            await transfer.all_arrived()
-            await transfer.over()
+        await self._carry(child_id, number, size, is_answer=in_round)
 
     async def announced(self, header: pb.UpdateHeader) -> None:
         child_id, number = header.child_id, header.round
         if self._carried.get(child_id) != number:
-            size = Exchanged.of_update(header).up_bytes
-            with self._transfers.under_way(child_id, UP, number, size) as transfer:
-                await transfer.all_arrived()
-                await transfer.over()
+            await self._carry(child_id, number, Exchanged.of_update(header).up_bytes, is_answer=False)
             self._carried[child_id] = number
+
+    async def _carry(self, child_id: str, number: int, size: int, *, is_answer: bool) -> None:
+        """Wait until a child's link has carried this many bytes up."""
+        with self._transfers.under_way(child_id, UP, number, size, is_answer=is_answer) as transfer:
+            await transfer.all_arrived()
+            await transfer.over()
 
     def relay(self, child_id: str, number: int) -> Relayed:
         return self._transfers.relay(child_id, number)

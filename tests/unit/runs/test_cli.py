@@ -206,20 +206,22 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 GPS_THAT_WAITS = """
     import json, os, socket, sys
-    listener = socket.create_server(("127.0.0.1", 0))
-    if {listens}:
-        address = "127.0.0.1:%d" % listener.getsockname()[1]
-        print(json.dumps({{"event": "listening", "grpc": address, "http": address}}), flush=True)
-    else:
-        with open("pids", "w") as fifo:
-            fifo.write(str(os.getpid()))
-    sys.stdin.read()
+    if __name__ == "__main__":  # a process that imports programs before they start runs nothing of them
+        listener = socket.create_server(("127.0.0.1", 0))
+        if {listens}:
+            address = "127.0.0.1:%d" % listener.getsockname()[1]
+            print(json.dumps({{"event": "listening", "grpc": address, "http": address}}), flush=True)
+        else:
+            with open("pids", "w") as fifo:
+                fifo.write(str(os.getpid()))
+        sys.stdin.read()
 """
 DEVICE_THAT_WAITS = """
     import os, sys
-    with open("pids", "w") as fifo:
-        fifo.write(str(os.getpid()))
-    sys.stdin.read()
+    if __name__ == "__main__":
+        with open("pids", "w") as fifo:
+            fifo.write(str(os.getpid()))
+        sys.stdin.read()
 """
 
 

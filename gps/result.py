@@ -1,6 +1,7 @@
 """The content of a run's record, after the run and during it."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.timing import Timing
@@ -8,6 +9,8 @@ from fedstrata.v1 import rounds_pb2
 from gps.journal.round_tables import LpsRounds
 from gps.record_writer import RunResult, wall_seconds
 from gps.run import Run
+
+_device = attrgetter("device_id")
 
 
 def result_so_far(run: Run) -> RunResult:
@@ -23,7 +26,7 @@ def result_so_far(run: Run) -> RunResult:
         plans=run.plans.history(),
         homes=run.places.homes if run.streams.spans else None,
         moves=run.places.moves(),
-        evaluations=[evaluation for report in reports.values() for evaluation in report.evaluations],
+        evaluations=sorted((each for report in reports.values() for each in report.evaluations), key=_device),
         model_sha256=run.own_models if run.streams.spans else reported,
         lost_state=[d.device_id for _, d in sorted(run.roster.devices.items()) if d.has_lost_state],
         link_bytes=run.reports.counts.total(),

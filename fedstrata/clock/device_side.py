@@ -87,16 +87,14 @@ class VirtualDeviceClock(DeviceClock):
         return 0
 
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
-        answer = answer or answers_pb2.Answer()
-        for_it = answer.trained_examples
-        return pb.Work(examples=done.examples, answer_bytes=answer.ByteSize(), answer_examples=for_it)
+        return _work(answer, done)
 
 
-class RealDeviceClock(VirtualDeviceClock):
+class RealDeviceClock(DeviceClock):
     """Wait after each computation of a device, so that it takes as long as it would on the device's board."""
 
     def __init__(self, experiment: Experiment) -> None:
-        DeviceClock.__init__(self, announces=is_asynchronous(experiment))
+        super().__init__(announces=is_asynchronous(experiment))
         self._experiment, self._boards = experiment, Boards(experiment)
 
     def to_gps(self, device_id: str) -> ChildClock:
@@ -118,7 +116,11 @@ class RealDeviceClock(VirtualDeviceClock):
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
         await until_ns(done.began_ns + self._boards.compute_ns(done.device_index, done.lps_round, done.examples))
         computed_ns = self.now_ns() - done.began_ns
-        work = await super().worked(answer, done)
-        if work is not None:
-            work.computed_ns = computed_ns
+        work = _work(answer, done)
+        work.computed_ns = computed_ns
         return work
+
+
+def _work(answer: answers_pb2.Answer | None, done: Done) -> pb.Work:
+    answer = answer or answers_pb2.Answer()
+    return pb.Work(examples=done.examples, answer_bytes=answer.ByteSize(), answer_examples=answer.trained_examples)

@@ -85,10 +85,14 @@ class Notes:
         )
         return noted
 
-    def add_factors(self, report: gps_pb.ReportHeader, factors: Mapping[int, float]) -> None:
-        """Add to the last row of a report the factors that the rule has chosen, by the devices' indexes."""
+    def of_taken(self, report: gps_pb.ReportHeader, factors: Mapping[int, float]) -> None:
+        """Note which updates the last round of a report has taken, and how old their models are. `factors` has the
+        factors that the rule has chosen, by the devices' indexes.
+        """
+        row = report.lps_rounds[-1]
         if factors:
-            report.lps_rounds[-1].factors.CopyFrom(pb.Factors(children=factors.keys(), factors=factors.values()))
+            row.factors.CopyFrom(pb.Factors(children=factors.keys(), factors=factors.values()))
+        self._metrics.taken(row.lps_round - each.from_round for each in row.times.contributions)
 
     def of_measurement_between_rounds(
         self, report: gps_pb.ReportHeader, gathered: RoundResult, everybody: Iterable[str]

@@ -117,7 +117,7 @@ class Session:
         )
         clock.of_round(self._report, gathered.exchanged, members)
         await sums.settle()
-        self._parts.notes.add_factors(self._report, {members.index_of(name): f for name, f in sums.factors.items()})
+        self._parts.notes.of_taken(self._report, {members.index_of(name): f for name, f in sums.factors.items()})
         await holding.move(number, sums, self._report)
 
     def _sums(self, children: Mapping[str, int], global_round: int, weighing: Weighing) -> Gathering:

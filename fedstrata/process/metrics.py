@@ -19,6 +19,7 @@ LINK_LABELS = ("link", "direction", "kind", "end")
 PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed", "failed")
 # Buckets in seconds, for rounds of small models on one core up to rounds of an hour on boards.
 ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+STALENESS_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +114,13 @@ class ProcessMetrics:
             registry=self.registry,
             buckets=ROUND_BUCKETS,
         )
+        self._staleness = Histogram(
+            "fedstrata_update_staleness_rounds",
+            "Age of the model of an update that an asynchronous round has taken, in LPS rounds.",
+            ["tier"],
+            registry=self.registry,
+            buckets=STALENESS_BUCKETS,
+        )
         self._updates = PrometheusCounter(
             "fedstrata_updates", "Received updates by outcome.", ["tier", "outcome"], registry=self.registry
         )
@@ -185,6 +193,11 @@ class ProcessMetrics:
 
     def round_closed(self, seconds: float) -> None:
         self._duration.labels(self.tier).observe(seconds)
+
+    def taken(self, staleness: Iterable[int]) -> None:
+        """Observe the staleness of updates that an asynchronous round has taken."""
+        for rounds in staleness:
+            self._staleness.labels(self.tier).observe(rounds)
 
     def update(self, outcome: str) -> None:
         """Count an update that was accepted, late or rejected."""

@@ -72,6 +72,7 @@ def exposed() -> list[Metric]:
     metrics.links.counter(LinkKey(link="lps-gps", direction="up", kind="shared", end="parent"))(1)
     metrics.round_opened(1)
     metrics.round_closed(1)
+    metrics.taken([1])
     metrics.update("late")
     metrics.refused("role")
     metrics.devices({"absent": 1})

@@ -51,6 +51,17 @@ def test_link_bytes_are_exposed_with_their_four_labels() -> None:
     assert samples(metrics)["fedstrata_link_bytes_total"] == {labels: 1234}
 
 
+def test_the_staleness_of_taken_updates_is_exposed() -> None:
+    metrics = ProcessMetrics("lps")
+    assert not [name for name in samples(metrics) if "staleness" in name]
+    metrics.taken([0, 0, 3])
+    metrics.taken([])
+    found = samples(metrics)
+    assert found["fedstrata_update_staleness_rounds_sum"] == {(("tier", "lps"),): 3}
+    counted = found["fedstrata_update_staleness_rounds_bucket"]
+    assert [counted[("le", le), ("tier", "lps")] for le in ("0.0", "2.0", "5.0", "+Inf")] == [2, 2, 3, 3]
+
+
 def test_rounds_updates_and_devices_are_exposed() -> None:
     metrics = ProcessMetrics("gps")
     metrics.round_opened(3)

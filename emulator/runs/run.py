@@ -44,7 +44,6 @@ class RunRequest:
     backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
     tracking: Tracking = field(default_factory=Tracking)  # shows the run in other tools
     arrivals: Path | None = None  # record with the asynchronous rounds that the run repeats
-    label: str = ""  # of the run in these tools; by default its run id
 
     def __post_init__(self) -> None:
         if self.device_processes is not None and self.device_processes < 1:
@@ -132,7 +131,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
     with display.open():
         async with backend:
             address = await backend.start(experiment)
-            tracked = TrackedRun.of(experiment.to_yaml(), experiment.run_id, request.out, request.label)
+            tracked = TrackedRun.of(experiment.to_yaml(), experiment.run_id, request.out)
             request.tracking.watch(tracked, backend.http_address)
             if request.shows_page:
                 show_page(display.page, backend.http_address)

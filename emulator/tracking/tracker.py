@@ -25,13 +25,13 @@ class TrackedRun:
     lps_rounds_per_global_round: int
 
     @classmethod
-    def of(cls, experiment_yaml: str, run_id: str, folder: Path, label: str = "") -> Self:
+    def of(cls, experiment_yaml: str, run_id: str, folder: Path) -> Self:
         """Return the description of the run of this experiment, which has all keys."""
         content = read_yaml(experiment_yaml)
         return cls(
             run_id=run_id,
             name=content["name"],
-            label=label or run_id,
+            label=run_id,
             folder=folder,
             settings=dict(flattened(content)),
             lps_rounds_per_global_round=content["training"]["lps_rounds_per_global_round"],

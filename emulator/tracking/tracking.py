@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from emulator.results.read_record import load_record
@@ -26,9 +27,11 @@ class Tracking:
     The processes of the run know nothing of it. A tracker that does not answer costs the run no time.
     """
 
-    def __init__(self, trackers: Sequence[Tracker] = (), tell: Callable[[str], None] = _print) -> None:
-        """Set `tell`, which shows a line to the user."""
-        self._trackers, self._tell = trackers, tell
+    def __init__(
+        self, trackers: Sequence[Tracker] = (), *, label: str = "", tell: Callable[[str], None] = _print
+    ) -> None:
+        """Set the run's label in the tools, by default its run id, and `tell`, which shows a line to the user."""
+        self._trackers, self._label, self._tell = trackers, label, tell
         self._writers: list[PointWriter] = []
         self._stop = threading.Event()
 
@@ -40,6 +43,7 @@ class Tracking:
         """Begin to track the run, which has its live page at this address."""
         if not self._trackers:
             return
+        run = replace(run, label=self._label or run.label)
         self._each = run.lps_rounds_per_global_round
         self._writers = [PointWriter(tracker, run, self._tell) for tracker in self._trackers]
         threading.Thread(target=self._read, args=(http_address,), name="track", daemon=True).start()

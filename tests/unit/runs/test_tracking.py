@@ -205,11 +205,12 @@ def test_mlflow_reads_each_point_once_in_one_run(run: TrackedRun, tmp_path: Path
 
 
 def test_wandb_has_each_point_once_in_its_offline_files(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed here")
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed here")
     monkeypatch.setenv("WANDB_MODE", "offline")
     writer = PointWriter(WandbTracker(), run, print)
     writer.put([point(1), point(1, "lps-1", 0.25), point(2, "lps-1", 0.75), point(2, value=1.0), point(1)])
     writer.close(110, is_completed=True)
+    wandb.teardown()  # waits until its own process, which writes the file, has ended; at exit this happens by itself
     rows = [each for path in sorted(run.folder.glob("wandb/offline-*/*.wandb")) for each in logged(path)]
     assert sorted(sorted(each.items()) for each in rows) == [
         [("lps-0/accuracy", 0.5), ("lps_round", 1)],

@@ -36,8 +36,8 @@ class Optimiser(Protocol):
     """Define the interface of an optimiser. An optimiser changes the tensors of one training."""
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Change each tensor in place, by its gradient. Call this with autograd switched off. The gradients may be
-        overwritten.
+        """Change each tensor in place, by its gradient. Call this with autograd switched off. The gradients stay as
+        they are.
         """
 
     def state(self) -> State:
@@ -78,14 +78,13 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
-    """Clip gradients in place: scale them so that the L2 norm of all gradients together is at most `most`.
-    torch.nn.utils.clip_grad_norm_ does the same.
+def clipped(gradients: Sequence[torch.Tensor], most: float) -> list[torch.Tensor]:
+    """Return gradients, scaled so that the L2 norm of all gradients together is at most `most`.
+    torch.nn.utils.clip_grad_norm_ does the same in place.
     """
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     share = (most / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(share)
+    return [gradient.mul(share) for gradient in gradients]
 
 
 class _ByLeaf:
@@ -123,14 +122,14 @@ class Sgd:
         return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
 
     def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
-        """Change a tensor in place, by its gradient. The gradient may be overwritten."""
+        """Change a tensor in place, by its gradient, which stays as it is."""
         if self._weight_decay or self._is_nesterov:
             gradient = dense(gradient)
         if self._weight_decay:
-            gradient.add_(leaf, alpha=self._weight_decay)
+            gradient = gradient.add(leaf, alpha=self._weight_decay)
         if velocity is not None:
             velocity.mul_(self._momentum).add_(gradient)
-            gradient = gradient.add_(velocity, alpha=self._momentum) if self._is_nesterov else velocity
+            gradient = gradient.add(velocity, alpha=self._momentum) if self._is_nesterov else velocity
         leaf.add_(gradient, alpha=-self._learning_rate)
 
 
@@ -142,8 +141,10 @@ class _ByTorch:
     ) -> None:
         self._leaves = [leaf.detach() for leaf in leaves]  # views of the same memory
         self._function, names, own = _torchs(settings)
-        zeros = {name: np.zeros(sum(leaf.numel() for leaf in leaves), np.float32) for name in names}
-        self._vectors = {name: split({**zeros, **state}[name], leaves) for name in names}
+        self._vectors = {
+            name: split(state[name], leaves) if state else [torch.zeros_like(leaf) for leaf in self._leaves]
+            for name in names
+        }
         steps = float(state[STEPS][0]) if state else 0.0
         self._steps = [torch.tensor(steps) for _ in leaves]
         self._options = {**own, "lr": rate, "weight_decay": settings.weight_decay, "maximize": False}

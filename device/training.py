@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate
 from device.held_data import held_data, may_be_held
-from device.optimisers import State, clip, dense, flat, optimiser_of
+from device.optimisers import State, clipped, dense, flat, optimiser_of
 from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import TrainingSettings
@@ -252,14 +252,16 @@ class Descent:
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Change the trained tensors, in place, by these gradients."""
-        used = [gradient.clone() for gradient in gradients]  # copies, because leaves may share a gradient
+        # In an expanded gradient, several places share an element. In a copy, it has the last bits of other gradients.
+        used = [gradient if gradient.is_contiguous() else gradient.clone() for gradient in gradients]
         if self._correct is not None or self._clip_norm is not None:
             used = [dense(gradient) for gradient in used]
         if self._correct is not None:
             corrected = zip(used, self._parts, strict=True)
-            used = [self._correct(gradient, leaf.detach(), *beside) for gradient, (leaf, beside) in corrected]
+            # copies, because a correction may overwrite a gradient, and leaves may share one
+            used = [self._correct(gradient.clone(), leaf.detach(), *beside) for gradient, (leaf, beside) in corrected]
         if self._clip_norm is not None:
-            clip(used, self._clip_norm)
+            used = clipped(used, self._clip_norm)
         self._optimiser.move(used)
 
     def state(self) -> State:

@@ -1,11 +1,13 @@
 """A training computes where its model computes, and reads its loss and its weights once."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from device.evaluation import evaluate
 from device.stacked.training import Stacked
@@ -66,6 +68,19 @@ def test_a_module_with_statistics_and_dropout_is_where_its_model_is(monkeypatch:
     job = job_with(model, {"local_steps": 3}, start=from_module(Normed).initial(SEED))
     found = trained(job, monkeypatch)
     assert (found.elsewhere, found.reads) == (set(), 2)
+
+
+@pytest.mark.parametrize("made", [lambda: torch.zeros(()), lambda: torch.zeros(3).sum(), lambda: torch.rand(1)[0]])
+def test_a_tensor_that_a_module_makes_elsewhere_is_noted(
+    made: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Elsewhere(Normed):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs) + made()
+
+    model = from_module(Elsewhere).of_run(SEED, META)
+    found = trained(job_with(model, {"local_steps": 1}, start=from_module(Normed).initial(SEED)), monkeypatch)
+    assert found.elsewhere
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "adagrad", "sgd"])

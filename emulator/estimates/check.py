@@ -12,7 +12,13 @@ from emulator.console.console_tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.asynchronous_times import print_timeline
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_links, print_times
-from emulator.estimates.sizing import are_examples_guessed, device_memory, examples_of_a_device, lps_memory
+from emulator.estimates.sizing import (
+    are_examples_guessed,
+    device_memory,
+    examples_of_a_device,
+    lps_memory,
+    processor_memory,
+)
 from emulator.results.labels import drift_said
 from fedstrata.attacks import attacks_of
 from fedstrata.clock.clocks import clock_of
@@ -28,7 +34,7 @@ from fedstrata.partitions import check_partition, example_counts
 from fedstrata.partitions.tasks import TaskPartition
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.process.quoting import printable
-from fedstrata.processors import lacking
+from fedstrata.processors import lacking, processor_of
 from fedstrata.record.summary import TEST_SETS
 from fedstrata.rpc.answer_messages import largest_bytes
 from fedstrata.rules.registry import TIERS, Tier, make_rule, sends_sums
@@ -298,7 +304,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         **_updates_on_disk(experiment, model),
         **_measured(experiment),
         "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
-        **_processor(experiment),
+        **_processor(experiment, dataset),
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         **_roles(experiment, dataset),
         **_label_shares(experiment, dataset),
@@ -330,12 +336,16 @@ def _label_shares(experiment: Experiment, dataset: Dataset | None) -> dict[str, 
     return {"label shares": said} if said else {}
 
 
-def _processor(experiment: Experiment) -> dict[str, str]:
-    """Return a row about the processor, and whether this machine has it. For the CPU, return no row."""
+def _processor(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
+    """Return a row about the processor: the memory that a process needs there, and whether this machine has it. For the
+    CPU, return no row.
+    """
     if experiment.devices == DeviceSettings():
         return {}
-    missing = lacking(experiment)
-    return {"computed on": experiment.devices.processor + (f"; not on this machine: {missing}" if missing else "")}
+    said, missing = experiment.devices.processor, lacking(experiment)
+    if dataset is not None and processor_of(experiment).keeps_data:
+        said += f", with about {human_bytes(processor_memory(experiment, dataset))} of its memory"
+    return {"computed on": said + (f"; not on this machine: {missing}" if missing else "")}
 
 
 def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:

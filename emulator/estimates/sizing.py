@@ -15,6 +15,7 @@ from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import example_counts, held_out_counts
+from fedstrata.processors.cuda import LEAST_BYTES
 from fedstrata.rules.registry import make_rule
 from fedstrata.rules.spool import BLOCK_BYTES
 from fedstrata.streams.architectures import Architectures
@@ -83,6 +84,18 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
         + max(_activation_bytes(experiment, each.model, dataset) for each in architectures),
         devices=tuple(models + copy + answering * each for copy, each in zip(copies, trained, strict=True)),
     )
+
+
+def processor_memory(experiment: Experiment, dataset: Dataset) -> int:
+    """Return the bytes that one process needs on a processor with its own memory, for CUDA's context, the training data
+    of all devices, and the tensors of one training. Not yet measured on a GPU.
+    """
+    architectures = Architectures(experiment, make_method(experiment)).all
+    train, info = dataset.train, dataset.info
+    an_example = 0 if train.is_drawn else 4 * math.prod(info.input_shape) + 8 * math.prod(info.target_shape)
+    tensors = MODELS_OF_A_DEVICE * 4 * max(each.streams.whole.size for each in architectures)
+    activations = max(_activation_bytes(experiment, each.model, dataset) for each in architectures)
+    return LEAST_BYTES + sum(example_counts(experiment, dataset)) * an_example + tensors + activations
 
 
 def examples_of_a_device(experiment: Experiment) -> int:

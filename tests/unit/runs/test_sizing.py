@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.estimates.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory
+from emulator.estimates.sizing import MIB, PUBLISHED, device_memory, examples_of_a_device, lps_memory, processor_memory
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import DATASETS, Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
@@ -147,3 +147,10 @@ def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -
     whole = 4 * build_model(one.model, dataset_info(one.data)).layout.size
     assert device_memory(three, None).of(1) - device_memory(one, None).of(1) == 2 * whole
     assert device_memory(offered, None).of(1) - device_memory(one, None).of(1) == 2 * whole
+
+
+def test_a_gpu_holds_the_data_of_all_devices_and_the_tensors_of_one_training() -> None:
+    asked = parse_experiment(TWO_TASKS, overrides=["model={name: mlp, hidden: []}"])
+    data = 4 * 20 * (64 * 4 + 8)  # devices, examples, pixels of float32, and a label
+    tensors = 8 * 4 * (64 * 10 + 10)
+    assert processor_memory(asked, load_dataset(asked.data, asked.seed)) == (1 << 30) + data + tensors

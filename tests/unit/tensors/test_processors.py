@@ -1,6 +1,7 @@
 """Processors by name: what an experiment asks for, what a machine lacks, and what a GPU's start sets."""
 
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -121,7 +122,9 @@ def test_check_says_that_a_gpu_is_missing_here_and_a_run_ends_before_anything_st
     on_a_gpu = ["--set", "devices.processor=cuda"]
     assert cli.execute(["check", str(path), *on_a_gpu]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "computed on cuda; not on this machine: devices.processor cuda: torch" in told
+    assert re.search(
+        r"computed on cuda, with about 1\.0\d GB of its memory; not on this machine: devices.processor cuda: ", told
+    )
     assert cli.execute(["run", str(path), "--out", str(out), *on_a_gpu]) == 2
     assert "devices.processor cuda: torch" in capsys.readouterr().err
     assert not out.exists()

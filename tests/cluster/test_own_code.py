@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.cluster.conftest import ROOT, VALUES, Lab, run_here
+from tests.support.own_rule import FILES, written
 from tests.support.records import assert_same_result, summary_of
 
 TORCH_TAG = os.environ.get("FEDSTRATA_TORCH_TAG", "")
@@ -52,6 +53,18 @@ def test_a_file_given_with_the_experiment_is_imported_in_the_pods(lab: Lab, tmp_
     lab.here("collect", "--out", str(folder), "--quiet", release="own")
     assert summary_of(folder)["status"] == "completed"
     lab.here("down", release="own")
+
+
+def test_a_rule_and_an_attack_of_ones_own_have_the_bits_of_a_laptop(lab: Lab, tmp_path: Path) -> None:
+    experiment, values = written(tmp_path), tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(VALUES))
+    code = [word for name in FILES for word in ("--code", str(tmp_path / name))]
+    lab.here("up", str(experiment), *code, "--values", str(values), release="rule")
+    there = lab.folder / "rule"
+    lab.here("collect", "--out", str(there), "--quiet", release="rule")
+    assert_same_result(there, run_here(tmp_path / "here", experiment=experiment, start=tmp_path))
+    assert (there / "factors.csv").read_bytes() == (tmp_path / "here" / "factors.csv").read_bytes()
+    lab.here("down", release="rule")
 
 
 MODULE = """

@@ -158,6 +158,7 @@ class AllUpdates(Rule):
         return Combiner(combine=partial(self.combine, weights=weights))
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
+        """Return a total that keeps all updates on disk until the round ends, and then calls `combine`."""
         return _Combined(self, size, largest_value(max_weight), folder)
 
 

@@ -86,6 +86,7 @@ class ByProducts(AllUpdates):
         raise NotImplementedError
 
     def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Combiner:
+        """Return the function that adds up the updates of one block, with the `factors` of whole updates."""
         if not children:
             return Combiner(combine=lambda block: block)
         found = np.asarray(self.factors(Updates(children, weights, blocks)), np.float64)

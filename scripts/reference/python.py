@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.interface import Record, SweepRecord, load, run, sweep
 from emulator.results.columns import Matrix, Table
-from fedstrata import methods, partitions
+from fedstrata import methods, partitions, rules
 from fedstrata.attacks import Attack
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment.descriptions import descriptions
@@ -36,6 +36,10 @@ MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
             methods.Work, methods.Steps, methods.ForwardPass, methods.Trained, methods.Outcome, methods.Measurement,
             methods.Pull,
         ],
+    ),
+    "fedstrata.rules": (
+        "Rules of own code. `Flat` here has a row per child.",
+        [rules.Rule, rules.AllUpdates, rules.ByProducts, rules.Updates, rules.Total],
     ),
     "fedstrata.attacks": ("Attacks of own code.", [Attack]),
     "fedstrata.datasets": ("Data sets of own code.", [Dataset, Examples]),

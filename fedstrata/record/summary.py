@@ -152,7 +152,7 @@ PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "task
 # names at /metrics, without `fedstrata_`, except those that are also in the record
 GAUGES = {
     "awaited", "global_rounds", "link_bytes", "phase", "progress_timestamp_seconds", "refused", "round",
-    "round_duration_seconds", "run_info", "updates", "waits_seconds",
+    "round_duration_seconds", "run_info", "update_staleness_rounds", "updates", "waits_seconds",
 }  # fmt: skip
 
 

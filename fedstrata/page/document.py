@@ -14,7 +14,7 @@ from fedstrata.process.json_text import json_text
 STYLES = ("style.css",)
 SCRIPTS = (
     "d3.min.js", "plot.umd.min.js", "units.js", "document.js", "look.js", "topology.js", "curves.js", "traffic.js",
-    "relevance.js", "labels.js", "tables.js", "page.js",
+    "numbers.js", "relevance.js", "labels.js", "tables.js", "page.js",
 )  # fmt: skip
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 # The style that Plot writes into each figure. Its hash allows it, because the policy forbids all other inline styles.

@@ -23,6 +23,20 @@ def opened(page: Page, folder: Path) -> Page:
     return page
 
 
+def click_all(page: Page, words: str) -> None:
+    """Press all buttons that can be seen and say `words`."""
+    for button in page.run("return [...document.querySelectorAll('button')].filter((button) => button.offsetParent)"):
+        if button.text == words:
+            button.click()
+
+
+def wait_until_saved(page: Page, suffix: str, stems: set[str]) -> None:
+    """Wait until the saved files of a kind are exactly these."""
+    # Chromium makes an empty file of the name first, and moves the whole one over it.
+    saved = lambda: {path.stem for path in page.folder.glob(f"*.{suffix}") if path.stat().st_size}  # noqa: E731
+    WebDriverWait(page.driver, 30, 0.1).until(lambda _: saved() == stems)
+
+
 def test_the_page_says_what_the_record_says_and_asks_nobody(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser(1600), write_record(tmp_path / "run"))
     for said in ("two-tasks", "completed", "86.0 %", "1.000", "1 min 02 s", "9.10 kB", "one_shot"):
@@ -157,9 +171,7 @@ def test_devices_are_found_by_the_keyboard_alone(browser: Browser, tmp_path: Pat
 
 def test_figures_are_saved_as_files_that_stand_alone(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser(1600, is_dark=True), write_record(tmp_path / "run"))
-    saves = page.run("return [...document.querySelectorAll('button')].filter((button) => button.offsetParent)")
-    for button in saves:
-        button.click()
+    click_all(page, "Save as SVG")
     expected = {
         "topology",
         "accuracy",
@@ -169,11 +181,42 @@ def test_figures_are_saved_as_files_that_stand_alone(browser: Browser, tmp_path:
         "bytes-by-link",
         "relevance",
     }
-    # Chromium makes an empty file of the name first, and moves the whole one over it.
-    saved = lambda: {path.stem for path in page.folder.glob("*.svg") if path.stat().st_size}  # noqa: E731
-    WebDriverWait(page.driver, 30, 0.1).until(lambda _: saved() == expected)
+    wait_until_saved(page, "svg", expected)
     for path in page.folder.glob("*.svg"):
         text = path.read_text(encoding="utf-8")
         ElementTree.fromstring(text)
         assert "var(" not in text
         assert 'color="#1f2933"' in text  # the light ink, though the page is dark
+
+
+def test_numbers_behind_figures_are_saved_as_csv(browser: Browser, tmp_path: Path) -> None:
+    counts = {"updates": 24, "staleness": {0: 15, 2: 9}, "fewest": 0, "most": 20, "never": []}
+    measured = {"device-000": 0.9, "device-004": 0.75}
+    page = opened(browser(400), write_record(tmp_path / "run", asynchronous=counts, device_accuracy=measured))
+    click_all(page, "Save as CSV")
+    stems = {"accuracy", "loss", "devices", "newest-round-by-wall-time", "bytes-over-rounds", "bytes-by-link"}
+    wait_until_saved(page, "csv", stems | {"asynchronous-rounds"})
+    rows = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in page.folder.glob("*.csv")}
+    assert rows["accuracy"] == [
+        "global_round,lps_round,lps_id,accuracy,lowest_accuracy,highest_accuracy,cohort_accuracy,seconds,bytes_up,bytes_down",
+        "1,1,lps-1,0.5,,,,0.25,200,220",
+        "2,2,lps-0,0.9,,,,0.5,300,330",
+        "2,2,lps-1,0.8,,,,0.25,200,220",
+    ]
+    assert rows["loss"][1:3] == ["1,1,lps-0,1.5,0.5,300,330", "1,1,lps-1,1.25,0.25,200,220"]
+    assert rows["devices"] == [
+        "device,task,cluster,lps_id,accuracy",
+        "device-000,clothes,lps-0,lps-0,0.9",
+        "device-004,bags,lps-1,lps-1,0.75",
+    ]
+    assert rows["newest-round-by-wall-time"][-1] == "2,2,lps-1,0.25"
+    assert rows["bytes-over-rounds"] == ["lps_round,bytes_down,bytes_up", "1,550,500", "2,1100,1000"]
+    assert rows["bytes-by-link"][1] == "device-gps,4500,1500"
+    assert rows["asynchronous-rounds"] == ["staleness,updates", "0,15", "2,9"]
+    assert page.console == []
+
+
+def test_a_text_with_commas_and_quotes_stays_one_value_of_a_csv(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser(400), write_record(tmp_path / "run"))
+    file = page.run("return fedstrata.csvFile([{ a: 'x,\"y\"', b: null }, { a: 1.5, b: 'z' }])")
+    assert file == 'a,b\r\n"x,""y""",\r\n1.5,z\r\n'

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { bytes, counted, decimal, element, grouped, joules, seconds, tables } = fedstrata;
+  const { bytes, counted, decimal, element, grouped, joules, numbers, seconds, tables } = fedstrata;
   const DRAW_MS = 400; // between two drawings
   const MOST_NAMED = 5; // of those that the run waits for; the table of devices has all
   const run = new fedstrata.RunDocument();
@@ -13,24 +13,29 @@
   /** A part of the page that is drawn anew only when what it shows has changed. */
   class Section {
     /** `title` is a text, or a function of the view. */
-    constructor(title, { figures = [], texts = [], tables: shown = [], isWhole = false }) {
+    constructor(title, { figures = [], numbers: behind = [], texts = [], tables: shown = [], isWhole = false }) {
       this.titleOf = typeof title === "function" ? title : () => title;
       this.heading = element("h2");
       this.figures = figures.map((draw) => ({ draw, node: element("figure") }));
       this.texts = texts.map((write) => ({ write, node: element("p", { class: "said" }) }));
       this.tables = shown.map((draw) => ({ draw, node: element("div", { class: "wide long", tabindex: "0", role: "region" }) }));
-      this.save = element("button", { type: "button" }, "Save as SVG");
-      this.save.addEventListener("click", () => this.saveFigures());
+      this.numbers = behind; // each gives the rows behind a figure
+      this.saves = [["SVG", () => this.figureFiles()], ["CSV", () => this.numberFiles()]].map(([kind, files]) => {
+        const button = element("button", { type: "button" }, `Save as ${kind}`);
+        button.addEventListener("click", () => this.save(kind, files()));
+        return { kind, button };
+      });
       this.node = element(
         "section", isWhole ? { class: "whole" } : {},
-        element("div", { class: "head" }, this.heading, this.save),
+        element("div", { class: "head" }, this.heading, element("div", { class: "saves" }, ...this.saves.map(({ button }) => button))),
         ...[...this.figures, ...this.texts, ...this.tables].map((part) => part.node),
       );
     }
 
     show(view, look) {
+      this.view = view;
       this.heading.textContent = this.titleOf(view);
-      this.save.setAttribute("aria-label", `Save as SVG: ${this.heading.textContent}`);
+      for (const { kind, button } of this.saves) button.setAttribute("aria-label", `Save as ${kind}: ${this.heading.textContent}`);
       for (const node of [this.node, ...this.figures.map((figure) => figure.node)]) node.hidden = false; // to have a width
       for (const figure of this.figures) {
         const svg = figure.draw(view, look, Math.max(280, Math.floor(figure.node.clientWidth)));
@@ -49,16 +54,25 @@
         node.replaceChildren(drawn);
         node.scrollTo(left, top);
       }
-      this.save.hidden = !this.figures.some(({ node }) => !node.hidden);
+      const isDrawn = this.figures.some(({ node }) => !node.hidden);
+      for (const { kind, button } of this.saves) button.hidden = !isDrawn || (kind === "CSV" && !this.numbers.length);
       this.node.hidden = [...this.figures, ...this.texts, ...this.tables].every(({ node }) => node.hidden);
     }
 
-    saveFigures() {
-      const shown = this.figures.map(({ node }) => node.querySelector("svg")).filter(Boolean);
-      shown.forEach((svg, i) => {
-        const url = URL.createObjectURL(new Blob([fedstrata.svgFile(svg)], { type: "image/svg+xml" }));
-        const name = this.heading.textContent.toLowerCase().replaceAll(" ", "-") + (shown.length > 1 ? `-${i + 1}` : "");
-        element("a", { href: url, download: `${name}.svg` }).click();
+    figureFiles() {
+      return this.figures.map(({ node }) => node.querySelector("svg")).filter(Boolean).map(fedstrata.svgFile);
+    }
+
+    numberFiles() {
+      return this.numbers.map((rowsOf) => rowsOf(this.view)).filter((rows) => rows.length).map(fedstrata.csvFile);
+    }
+
+    save(kind, files) {
+      const [suffix, type] = [kind.toLowerCase(), kind === "SVG" ? "image/svg+xml" : "text/csv"];
+      files.forEach((text, i) => {
+        const url = URL.createObjectURL(new Blob([text], { type }));
+        const name = this.heading.textContent.toLowerCase().replaceAll(" ", "-") + (files.length > 1 ? `-${i + 1}` : "");
+        element("a", { href: url, download: `${name}.${suffix}` }).click();
         setTimeout(() => URL.revokeObjectURL(url), 10_000);
       });
     }
@@ -71,21 +85,21 @@
   const loss = { key: "loss", title: "Loss" };
   const SECTIONS = [
     new Section("Topology", { figures: [fedstrata.topology], texts: [clusterRule], isWhole: true }),
-    new Section((view) => view.metric.label, { figures: [(view, look, width) => fedstrata.curve(view, look, width, metric(view))], texts: [notMeasured] }),
-    new Section("Loss", { figures: [(view, look, width) => fedstrata.curve(view, look, width, loss)] }),
-    new Section("Devices", { figures: [fedstrata.deviceSpread], texts: [spreadSaid] }),
-    new Section("Newest round by wall time", { figures: [(view, _, width) => fedstrata.timeline(view, width)] }),
-    new Section("Bytes over rounds", { figures: [(view, _, width) => fedstrata.growth(view, width)] }),
-    new Section("Bytes by link", { figures: [(view, _, width) => fedstrata.totals(view, width)] }),
+    new Section((view) => view.metric.label, { figures: [(view, look, width) => fedstrata.curve(view, look, width, metric(view))], numbers: [numbers.metric], texts: [notMeasured] }),
+    new Section("Loss", { figures: [(view, look, width) => fedstrata.curve(view, look, width, loss)], numbers: [numbers.loss] }),
+    new Section("Devices", { figures: [fedstrata.deviceSpread], numbers: [numbers.devices], texts: [spreadSaid] }),
+    new Section("Newest round by wall time", { figures: [(view, _, width) => fedstrata.timeline(view, width)], numbers: [numbers.seconds] }),
+    new Section("Bytes over rounds", { figures: [(view, _, width) => fedstrata.growth(view, width)], numbers: [numbers.growth] }),
+    new Section("Bytes by link", { figures: [(view, _, width) => fedstrata.totals(view, width)], numbers: [numbers.links] }),
     new Section("Relevance", { figures: [fedstrata.relevance], texts: [relevanceSaid], isWhole: true }),
     new Section("Labels by device", { figures: [(view, _, width) => fedstrata.labelPicture(view, width)], texts: [labelsSaid], isWhole: true }),
     new Section("Results", { tables: [tables.clusters, tables.tasks], isWhole: true }),
     new Section("Events", { tables: [tables.events], isWhole: true }),
     new Section("Time", { tables: [tables.times] }),
-    new Section("Virtual time", { figures: [fedstrata.virtualCurve], tables: [tables.virtualTimes] }),
-    new Section("Asynchronous rounds", { figures: [fedstrata.staleness, fedstrata.contributions], texts: [asynchronousSaid] }),
+    new Section("Virtual time", { figures: [fedstrata.virtualCurve], numbers: [numbers.virtualCurve], tables: [tables.virtualTimes] }),
+    new Section("Asynchronous rounds", { figures: [fedstrata.staleness, fedstrata.contributions], numbers: [numbers.staleness, numbers.contributions], texts: [asynchronousSaid] }),
     new Section("Energy", { texts: [energySaid], tables: [tables.energy] }),
-    new Section("Who waits for whom", { figures: [fedstrata.roundPicture], texts: [pictureSaid], isWhole: true }),
+    new Section("Who waits for whom", { figures: [fedstrata.roundPicture], numbers: [numbers.lanes], texts: [pictureSaid], isWhole: true }),
     new Section("Links on the real clock", { tables: [tables.realParts, tables.realLinks], isWhole: true }),
     new Section("Traffic", { tables: [tables.links] }),
   ];

@@ -53,5 +53,5 @@
     return fedstrata.plot(options, "Bytes by link", said);
   }
 
-  Object.assign(fedstrata, { growth, totals });
+  Object.assign(fedstrata, { cumulative, growth, totals });
 })();

@@ -1,12 +1,13 @@
 """Test an experiment before its run. Its models and its task must work. If the run has a batch with a single example,
-training on such a batch must work, too. The same training steps, done twice, must give the same result.
+training on such a batch must work, too. The same training steps, done twice, must give the same result. Then measure
+the pace of training.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from device.pace import training_job
+from device.pace import Pace, measured_pace, training_job
 from device.training import TrainingJob, train
 from device.trial import try_all
 from fedstrata.datasets import load_dataset
@@ -40,6 +41,14 @@ def try_experiment(experiment: Experiment) -> None:
         if job.steps >= training.batches(len(job.examples)):
             train(replace(job, epochs=1))
     train_twice(experiment)
+
+
+def pace_here(experiment: Experiment) -> Pace:
+    """Measure the pace of the device with the most examples, for two LPS rounds. Raises FedstrataError like
+    `training_job`.
+    """
+    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
+    return measured_pace(training_job(experiment, counts.index(max(counts))), rounds=2)
 
 
 def train_twice(experiment: Experiment) -> None:

@@ -113,8 +113,8 @@ def check(
         bool,
         typer.Option(
             "--try",
-            help="Try the model and the task, check that training two steps twice gives the same bits, and propose "
-            "bounds.max_update_norm.",
+            help="Try the model and the task, check that training two steps twice gives the same bits, propose "
+            "bounds.max_update_norm, and measure what a round costs on this machine.",
         ),
     ] = False,
 ) -> None:
@@ -125,13 +125,17 @@ def check(
     loaded = changes.load(experiment)
     check_experiment(loaded, make_console())
     if is_tried:
-        from device.repeat import try_experiment
+        from device.repeat import pace_here, try_experiment
         from device.update_norms import first_norms
+        from emulator.estimates.round_cost import round_cost
+        from emulator.local.processes import usable_cores
 
         try_experiment(loaded)
         print("two steps, trained twice, give the same bits")
         if (norms := first_norms(loaded)) is not None:
             print(norms.said(loaded))
+        pace = pace_here(loaded)
+        print(round_cost(loaded, per_example_s=pace.per_example_ns / 1e9, cores=usable_cores()).said())
 
 
 @app.command()

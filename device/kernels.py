@@ -1,4 +1,4 @@
-"""Name the arithmetic of a processor, so that records tell between which runs bits can be compared."""
+"""Name a processor's arithmetic. Bits of two runs can be compared if their records name the same."""
 
 from functools import cache
 from hashlib import sha256

@@ -76,7 +76,7 @@ class DataError(FedstrataError):
 
 
 class DifferenceError(FedstrataError):
-    """A bundle's tables do not follow from its records, or a replay differs from its record."""
+    """A bundle's tables do not match its records, or a replay differs from its record."""
 
     status = "FAILED_PRECONDITION"
     exit_code = EXIT_DIFFERS

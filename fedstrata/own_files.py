@@ -24,7 +24,7 @@ def own_files(name: str) -> dict[str, Path]:
     package has no such files.
 
     Raises:
-        PluginError: a module of Python, of Fedstrata, of an installed package or of another folder hides an own file.
+        PluginError: a module of Python, of Fedstrata, of a package or of another folder has an own file's name.
     """
     top = name.partition(".")[0]
     here, whole = (_file_in(Path.cwd(), module) for module in (top, name))

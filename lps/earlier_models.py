@@ -21,7 +21,7 @@ Key = tuple[int, int]  # LPS round and stream
 
 
 class EarlierModels(Protocol):
-    """Define where a session gets the models that children have trained since earlier rounds."""
+    """Define where a session gets the models of earlier rounds that children still train."""
 
     async def beside(self, offers: Offers, report: gps_pb.ReportHeader, number: int) -> Offers:
         """Return the offers of LPS round `number`, with the models of earlier rounds that devices still train. Keep the
@@ -30,7 +30,7 @@ class EarlierModels(Protocol):
 
 
 class NoEarlierModels(EarlierModels):
-    """Represent synchronous rounds. No update is under way when a round begins."""
+    """Hold no models: no update is under way when a synchronous round begins."""
 
     async def beside(self, offers: Offers, report: gps_pb.ReportHeader, number: int) -> Offers:
         return offers

@@ -39,8 +39,8 @@ def nowhere() -> TextIO:
 
 
 def discard(stream: TextIO) -> None:
-    """Discard what this stream still holds, and everything that is written to it later. Otherwise the interpreter fails
-    again when it flushes the stream.
+    """Discard the text that this stream holds, and all later text. Otherwise the interpreter fails when it flushes the
+    stream.
     """
     with nowhere() as place:
         os.dup2(place.fileno(), stream.fileno())

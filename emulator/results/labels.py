@@ -29,11 +29,9 @@ LEFTOVERS = 0.2  # a device that is so much farther from its label shares than t
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
-    """Return the number of training examples with each label. There is one row per device, in the order of clusters. If
-    there are many devices, there is one row per cluster.
-
-    If the data set is missing or is not one of Fedstrata's, if the experiment cannot be read, or if there are too many
-    devices, return None.
+    """Return the number of training examples with each label. There is one row per device, in the order of clusters, or
+    with over 200 devices one row per cluster. Return None if the data set is missing or is not one of Fedstrata's, the
+    experiment is unreadable, or there are over 10,000 devices.
     """
     try:
         experiment = parse_experiment(record.experiment_yaml)

@@ -67,7 +67,7 @@ def print_timing(summary: Summary, console: Console) -> None:
 
 
 def metric_table(summary: Summary) -> Table:
-    """Return a table with the number of devices and the final main metric of each cluster, and the mean."""
+    """Return a table with each cluster's devices (number) and final main metric, and the clusters' mean."""
     metric = summary.headline
     table = plain_table("LPS", numbers=["devices", metric.name])
     shown = list(summary.clusters)[:CLUSTERS_SHOWN]

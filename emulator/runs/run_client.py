@@ -76,7 +76,7 @@ class RunClient:
         file is written.
 
         Raises:
-            AddressError: the GPS refuses the call, or often breaks off while it sends the record.
+            AddressError: the GPS refuses the call, or repeatedly fails while sending the record.
             PayloadError: the names or the order of the files are impossible for a record.
             OutputError: the folder cannot be written.
         """

@@ -8,7 +8,7 @@ from emulator.sweeps.tune_section import VALIDATION_KEYS, Overrides, TuneSetting
 
 
 class Selection(Protocol):
-    """Define which runs measure a candidate. Their main measure decides, and is never reported as a test."""
+    """Define the runs that measure a candidate. Their main metric decides, and is no test result."""
 
     @property
     def seeds(self) -> tuple[int, ...]:

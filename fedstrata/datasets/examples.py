@@ -118,7 +118,7 @@ class Examples:
 
     @property
     def inputs(self) -> Array:
-        """All inputs, float32 or int64 of shape (n, *input_shape). Bytes are scaled at each access: prefer `take`."""
+        """All inputs, float32 or int64 of shape (n, *input_shape). Each use scales uint8 again: prefer `take`."""
         stored: Array = self.stored[np.arange(len(self))] if self.is_drawn else self.stored
         return np.divide(stored, PIXEL_SCALE, dtype=np.float32) if self.scale else stored
 

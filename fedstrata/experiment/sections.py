@@ -816,8 +816,8 @@ class Bounds(Settings):
 
 
 class Deadlines(Settings):
-    """Set the deadlines. `enrolment` applies twice before training: first to enrolment together with the first
-    question, then to all other questions. `lps` applies to LPS rounds, and `gps` to global rounds.
+    """Hold the deadlines. `enrolment` limits two waits before training: for enrolment with the first answer, and for
+    all other answers. `lps` limits LPS rounds, and `gps` global rounds.
     """
 
     enrolment: TierDeadline = TierDeadline()

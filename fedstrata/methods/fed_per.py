@@ -1,7 +1,8 @@
-"""FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019): the last layers stay on devices.
+"""FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019): the last layers (head) stay on
+devices.
 
-Departure: all heads begin with the same weights, from the experiment's seed. In the paper each device draws the first
-weights of its own head.
+Departure: all heads begin with the same weights, from the experiment's seed. In the paper each device draws its first
+head.
 """
 
 from fedstrata.methods.base import Channel, Method, Reach, shared_and_rest

@@ -9,11 +9,11 @@ servers average prototypes (Eq. 3 to 6 of the paper):
 In the next round a device minimises F(w) + λ · mean of (z − C_y)², over the examples of a batch and the features. A
 label without examples in the last round has no prototype, and adds 0.
 
-A device sends two tables: n_ij c_ij / n_i and n_ij / n_i. Their means, with weights n_i, have the ratio C_j.
+A device sends two tables: n_ij c_ij / n_i and n_ij / n_i. C_j is the ratio of their n_i-weighted means.
 
 Departures: the device uses its model's outputs, not the nearest prototype. Eq. 6 also divides by the number of devices
 that have a label, which would shrink prototypes; the authors' program does not, and neither does this method. As in the
-authors' program, the distance is of each example's features, not of the local prototypes.
+authors' program, the distance is from each example's features, not from the local prototypes.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ LEAST = 1e-6  # a smaller share of a label is a rest of former rounds, because s
 
 @dataclass(frozen=True)
 class Regularised:
-    """Add the distance between features and the prototypes of their labels to the loss of a batch."""
+    """Add to a batch's loss the distance of its features from their labels' prototypes."""
 
     strength: float
     prototypes: "torch.Tensor"  # shape (num_classes, width)

@@ -89,8 +89,8 @@ class ModuleSource:
 
 @contextmanager
 def drawing(seed: int, processor: Processor = CPU) -> Iterator[None]:
-    """Run a block with the processor's generators set by this seed. Restore the generators afterwards. Other threads
-    wait before such a block of their own.
+    """Run a block with the processor's random generators set to `seed`. Restore them afterwards. Only one thread at a
+    time runs such a block.
     """
     # This takes 2 µs on the CPU. torch.random.fork_rng and torch.manual_seed look for GPUs and take 100 µs.
     generators = processor.generators()

@@ -29,8 +29,8 @@ class Kinds:
 
 
 def kinds_of(dataset: Dataset, by: str | None) -> Kinds:
-    """Return the kind of each example: its value of the column, or its label if the column is None. Raises DataError if
-    the column is missing.
+    """Return the kind of each example: its value in column `by`, or its label if `by` is None. Raises DataError if the
+    column is missing.
     """
     return Kinds(train=dataset.train.column(by), test=dataset.test.column(by), count=len(dataset.values(by)))
 

@@ -66,7 +66,7 @@ class ValidationExamples(OwnTests):
     are_of_data_set = False
 
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
-        """Return the split in which the examples for validation take the place of the tests."""
+        """Return the split with the validation examples in place of test examples."""
         return replace(split, test=split.validation, tests_on_training_data=True)
 
 

@@ -1,7 +1,7 @@
 """Spans: how long each part of a global round took. They are sent to a collector of traces.
 
-A global round is one trace. Every process computes the ids as digests, so no process has to send ids to another process
-in a round (docs/decisions/spans.md).
+A global round is one trace. Every process computes the same ids from the run and the round, so no process sends ids in
+a round (docs/decisions/spans.md).
 """
 
 import os

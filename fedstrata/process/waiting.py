@@ -57,7 +57,7 @@ class RealTime:
     """Use the machine's own time, in nanoseconds. Tests use a subclass with a time that they set."""
 
     def now_ns(self) -> int:
-        """Return nanoseconds since an arbitrary time."""
+        """Return nanoseconds since some fixed time."""
         return time.monotonic_ns()
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:

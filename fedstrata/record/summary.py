@@ -261,7 +261,7 @@ class Summary:
     kept: dict[Literal["lps", "gps"], Kept] | None = None
     """Result of each tier's rule under attack; absent without attacks, or if rules choose no factors."""
     made_by: MadeBy | None = None
-    """Software, commands and times of the result, to cite it; absent in records of Fedstrata 0.2.0."""
+    """Software, commands and times of the result, to cite it; absent in records from before this key existed."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
     """Metrics of the task, each with name, unit, direction and title. The first is the main metric (headline). Absent
     for a classification.

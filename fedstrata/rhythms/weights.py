@@ -50,7 +50,7 @@ class Even:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Let each child weigh as much as its examples over time: F is the gap, at most `most`."""
+    """Let F be the gap, at most `most`. Over time, each child then weighs as much as its examples."""
 
     most: int
 

@@ -109,9 +109,7 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
 
 
 class CountingChannel:
-    """Count the bytes that generated stubs send and receive on a grpc.aio channel. This process is the child of the
-    link.
-    """
+    """Count the bytes that generated stubs send and receive on a grpc.aio channel, at the child's end of a link."""
 
     def __init__(self, channel: grpc.aio.Channel, meter: LinkMeter) -> None:
         self._channel = channel

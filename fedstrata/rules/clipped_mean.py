@@ -14,8 +14,8 @@ from fedstrata.rules.products import ByProducts, Numbers, Updates
 
 
 class ClippedMean(ByProducts):
-    """Take the mean of the updates, each multiplied down to a largest norm and weighted by its number of examples. A
-    false number of examples helps little, because weights are limited, too.
+    """Take the weighted mean of the updates, each clipped to a largest norm. Weights (numbers of examples) are limited,
+    too. So an attacker gains little from a false number.
     """
 
     class Options(RuleSettings):

@@ -60,7 +60,7 @@ class MaskedMean(Mean):
 
 
 class PartialTotal(ExactTotal):
-    """Add partial sums, each of which is checked."""
+    """Add partial sums. Check the size of each."""
 
     def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
         self.fold_sums(start, values, weight)

@@ -1,7 +1,7 @@
-"""Rules by products: they choose a factor for each child from the scalar products of all updates.
+"""Rules that choose a factor for each child from the scalar products of all updates.
 
-Products are exact. Each update is first rounded to 20 bits of its own largest value, with the sign. So all products are
-integers of at most 2⁵³. Therefore order of arrival, blocks and matrix libraries change no bit.
+Products are exact. Each update is first rounded to 19 bits and a sign, relative to its largest value. So products are
+integers of at most 2⁵³. Order of arrival, blocks and matrix libraries then do not change them.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -27,7 +27,7 @@ RULES = Registry(section="rule", base=Rule, options=RuleSettings, default=DEFAUL
 
 
 def aggregation_settings(section: Any) -> Any:
-    """Return the section `aggregation`, in which each tier's rule is replaced by the rule's settings. Raises
+    """Check the tiers' rules in the section `aggregation`. Return the section with their settings. Raises
     ExperimentError for a rule that does not exist, or for wrong options.
     """
     if not isinstance(section, Mapping):

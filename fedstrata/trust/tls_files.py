@@ -128,10 +128,10 @@ class Revoked:
 
     @classmethod
     def load(cls, path: Path, before: "Revoked | None" = None) -> "Revoked":
-        """Read the list from a file. A missing file counts as an empty list.
+        """Read the list from a file. A missing file is an empty list.
 
         Raises:
-            CertificateError: the list cannot be read, or is empty although `before` has names.
+            CertificateError: the list cannot be read, or is empty, but the older `before` is not.
         """
         try:
             with path.open("rb") as file:

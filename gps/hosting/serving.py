@@ -111,7 +111,7 @@ class Serving:
         self.presence.refuse(lps_id)
 
     def refusals(self) -> dict[str, str]:
-        """Return, for each cluster that a refused LPS serves now, the reason of the refusal."""
+        """Return the reasons for refusing LPSs, by the cluster that the LPS serves."""
         return {home: why for home, lps_id, why in self._journal.hosting.refusals() if self.lps_of(home) == lps_id}
 
     def awaited(self) -> set[str]:

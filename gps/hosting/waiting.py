@@ -99,7 +99,7 @@ class Waiting:
     # --- who is missing -----------------------------------------------------------------------
 
     def look(self, phase: str) -> list[Wait]:
-        """Return the waits of a phase that are long enough to be reported, the longest wait first."""
+        """Return the devices and LPSs that the run has long waited for, longest wait first."""
         now = self._clock()
         missing = dict(self._missing(phase))
         self._since = {key: self._since.get(key, min(now, since or now)) for key, since in missing.items()}

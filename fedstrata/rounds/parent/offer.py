@@ -24,7 +24,7 @@ KEPT_CHUNKS = 3  # enough, because children begin a download together and stay c
 
 
 class SharedChunks:
-    """Read, encode and serialise each chunk of a model in a thread, once for all children. Keep the newest chunks."""
+    """Read, encode and serialise each chunk of a model in a thread, once for all children. Keep the last three."""
 
     def __init__(self, codec: PayloadCodec, model: AnyModel) -> None:
         self._codec = codec
@@ -51,8 +51,8 @@ class SharedChunks:
 
 @dataclass
 class Offer:
-    """Hold what a round sends to children: a model, or one vector with the streams of several clusters. A stream holds
-    the current values of tensors that are averaged together.
+    """Hold what a round sends to children: a model, or the streams of several clusters in one vector. A stream is the
+    current values of tensors that are averaged together.
     """
 
     model: AnyModel

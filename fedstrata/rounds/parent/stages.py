@@ -146,7 +146,9 @@ class Asking(Stage):
 
 @dataclass
 class OnTime(Stage):
-    """Leave out children that miss a deadline on the virtual clock. An update alone shows whether it is late."""
+    """Leave out children that miss a deadline on the virtual clock. Whether an update is late depends on no other
+    update.
+    """
 
     deadline: Deadline
 

@@ -353,6 +353,10 @@ def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:
     pods = device_memory(experiment, dataset)
     sizes = " to ".join(dict.fromkeys(map(human_bytes, (min(pods.devices), max(pods.devices)))))
     said = f"about {human_bytes(pods.process)} a process, and {sizes} a device"
+    if pods.most_active < len(pods.devices):
+        said += (
+            f"; {human_bytes(pods.saved)} less for each device above {grouped(pods.most_active)}, which is never asked"
+        )
     if not are_examples_guessed(experiment, dataset):
         return said
     examples = grouped(examples_of_a_device(experiment))

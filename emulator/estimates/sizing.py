@@ -13,6 +13,7 @@ from fedstrata.datasets import Dataset, Examples, dataset_info
 from fedstrata.datasets.rows import Rows
 from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.methods import Moment, make_method
+from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import example_counts, held_out_counts
 from fedstrata.processors.cuda import LEAST_BYTES
@@ -26,7 +27,11 @@ MIB = 1 << 20
 # time (measured: 78 MiB for cnn, and 160 MiB for dropout_cnn, which has the largest activations).
 PROCESS_BYTES, CONVOLUTIONS_BYTES = 360 * MIB, 160 * MIB
 EVALUATED, COPIES = 512, 3  # examples in a batch of an evaluation; copies of activations (measured for cnn: 2.4)
-MODELS_OF_A_DEVICE = 8  # vectors as long as a model: received, trained, gradients, velocities, update, payload
+# Vectors as long as a model that a device holds. A device that has taken part holds the received and the trained model,
+# its update, payloads, and what their memory leaves free (measured: 5.2 for fedavg, 6.0 with tables, 6.5 with a kept
+# state). Another device only receives the final model, to measure it (measured: 1.4).
+MODELS_OF_A_DEVICE, MODELS_OF_AN_IDLE_DEVICE, MODELS_OF_STATE = 5.5, 2, 1.25
+MODELS_OF_A_TRAINING = 8  # on a processor with its own memory: weights, gradients, velocities and copies
 OTHER_BYTES_OF_A_DEVICE = MIB // 2
 DEFAULT_ELEMENTS = 64  # elements per example, if the shape of an own data set is unknown
 # Guesses of the numbers of examples, if they are known only from data that are not here: of a device, and of all.
@@ -42,15 +47,19 @@ LPS_PROCESS_BYTES = 96 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class PodMemory:
-    """Hold the bytes that a pod with devices needs: for its process, and for each device, in the order of indexes."""
+    """Hold the bytes that a pod with devices needs: for its process, and for each device that takes part, in the order
+    of indexes. No more than `most_active` devices take part in the run. Each other device needs `saved` bytes less.
+    """
 
     process: int
     devices: Sequence[int]
+    saved: int
+    most_active: int
 
     def of(self, devices: int) -> int:
         """Return the bytes that the largest pod needs, if each pod has this number of consecutive devices."""
-        firsts = range(0, len(self.devices), devices)
-        return self.process + max(sum(self.devices[first : first + devices]) for first in firsts)
+        pods = [self.devices[first : first + devices] for first in range(0, len(self.devices), devices)]
+        return self.process + max(sum(pod) - max(0, len(pod) - self.most_active) * self.saved for pod in pods)
 
 
 def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
@@ -67,7 +76,10 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
     asks_before = any(question.moment is Moment.BEFORE for question in method.questions())
     received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
     others = max(0, received - 1)  # models of other clusters that the device receives
-    models = (MODELS_OF_A_DEVICE + others) * 4 * largest + OTHER_BYTES_OF_A_DEVICE
+    keeps = method.has_personal_state or any(each.streams.own.size for each in architectures)
+    of_state = MODELS_OF_STATE if keeps or experiment.training.optimiser.state == "kept" else 0
+    held = MODELS_OF_A_DEVICE + of_state
+    models = round((held + others) * 4 * largest) + OTHER_BYTES_OF_A_DEVICE
     # A device that has answered questions before training has its inputs also in float64. While it computes the answer,
     # it has them twice.
     answering = 8 * elements if asks_before else 0
@@ -83,6 +95,8 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
         + _data_set_bytes(experiment, dataset, elements)
         + max(_activation_bytes(experiment, each.model, dataset) for each in architectures),
         devices=tuple(models + copy + answering * each for copy, each in zip(copies, trained, strict=True)),
+        saved=round((held - MODELS_OF_AN_IDLE_DEVICE) * 4 * largest),
+        most_active=_most_active(experiment),
     )
 
 
@@ -93,9 +107,19 @@ def processor_memory(experiment: Experiment, dataset: Dataset) -> int:
     architectures = Architectures(experiment, make_method(experiment)).all
     train, info = dataset.train, dataset.info
     an_example = 0 if train.is_drawn else 4 * math.prod(info.input_shape) + 8 * math.prod(info.target_shape)
-    tensors = MODELS_OF_A_DEVICE * 4 * max(each.streams.whole.size for each in architectures)
+    tensors = MODELS_OF_A_TRAINING * 4 * max(each.streams.whole.size for each in architectures)
     activations = max(_activation_bytes(experiment, each.model, dataset) for each in architectures)
     return LEAST_BYTES + sum(example_counts(experiment, dataset)) * an_example + tensors + activations
+
+
+def _most_active(experiment: Experiment) -> int:
+    """Return the largest number of devices that can take part in the run, if each round asks devices that no earlier
+    round has asked.
+    """
+    training = experiment.training
+    rounds = training.global_rounds * training.lps_rounds_per_global_round
+    homes = expected_homes(experiment)
+    return sum(min(len(home), rounds * cohort_size(len(home), training.participation)) for home in homes)
 
 
 def examples_of_a_device(experiment: Experiment) -> int:

@@ -103,7 +103,7 @@ def _check_memory(run: SweepRun, request: JobRequest, dataset: Dataset | None) -
     lps_count = lps_known(experiment, make_method(experiment)) or min(MOST_LPS, experiment.device_count)
     fixed = COMMAND_BYTES + GPS_BYTES + lps_count * (LPS_PROCESS_BYTES + of_lps)
     fixed += min(request.cores, experiment.device_count) * of_devices.process
-    needed = fixed + sum(of_devices.devices)
+    needed = fixed + of_devices.of(experiment.device_count) - of_devices.process
     if needed > request.memory_mib * MIB:
         fitting = max(0, (request.memory_mib * MIB - fixed) // max(of_devices.devices))
         raise ExperimentError(

@@ -80,7 +80,7 @@ def test_pods_are_given_the_memory_that_the_experiment_needs_unless_told_otherwi
     memory = found["device"]["memoryMi"]
     assert found["device"]["devicesPerPod"] == 2
     assert 339 < memory["pod"] < 400
-    assert 8 * 28 < memory["device"] < 9 * 29
+    assert 5.5 * 28 < memory["device"] < 6 * 29
     assert 96 + 2.5 * 28 < found["lps"]["memoryMi"]["pod"] < 96 + 2.5 * 29 + 1
     asked = {"device": {"memoryMi": {"device": 50}}}
     assert with_memory(asked, asked, experiment, None)["device"]["memoryMi"] == {"pod": memory["pod"], "device": 50}

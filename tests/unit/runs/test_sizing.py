@@ -139,6 +139,23 @@ def test_a_rule_needs_blocks_of_updates_and_products_of_all_pairs() -> None:
     assert found[1] - found[0] == 16 * MIB + 5 * 8 * 4**2
 
 
+def test_only_devices_that_can_have_taken_part_hold_what_training_leaves() -> None:
+    """Two rounds of ten devices: 80 of 100 hold 2 vectors in place of 5.5. In ten rounds, all may take part."""
+    made = experiment("mlp")
+    whole = 4 * build_model(made.model, dataset_info(made.data)).layout.size
+    all_take_part, two_rounds, ten_rounds = (
+        device_memory(parse_experiment(made.to_yaml(), overrides=changes), None)
+        for changes in (
+            ["training.global_rounds=2"],
+            ["training.global_rounds=2", "training.participation=10"],
+            ["training.global_rounds=10", "training.participation=10"],
+        )
+    )
+    assert all_take_part.of(100) - two_rounds.of(100) == 80 * 3.5 * whole
+    assert ten_rounds.of(100) == all_take_part.of(100)
+    assert two_rounds.of(20) == all_take_part.of(20)  # one pod may have all 20
+
+
 def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -> None:
     one, three, offered = (
         experiment("mlp", method=method)
@@ -146,7 +163,8 @@ def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -
     )
     whole = 4 * build_model(one.model, dataset_info(one.data)).layout.size
     assert device_memory(three, None).of(1) - device_memory(one, None).of(1) == 2 * whole
-    assert device_memory(offered, None).of(1) - device_memory(one, None).of(1) == 2 * whole
+    state = 1.25 * whole  # fedfomo keeps weights on its device
+    assert device_memory(offered, None).of(1) - device_memory(one, None).of(1) == 2 * whole + state
 
 
 def test_a_gpu_holds_the_data_of_all_devices_and_the_tensors_of_one_training() -> None:

@@ -22,6 +22,7 @@ REGISTRY: Mapping[str, str] = {
     "iid": "fedstrata.partitions.iid:IidPartition",
     "label_dirichlet": "fedstrata.partitions.label_dirichlet:LabelDirichletPartition",
     "label_quantity": "fedstrata.partitions.label_quantity:LabelQuantityPartition",
+    "pathological": "fedstrata.partitions.pathological:PathologicalPartition",
     "shards": "fedstrata.partitions.shards:ShardPartition",
     "quantity": "fedstrata.partitions.quantity:QuantityPartition",
     "natural": "fedstrata.partitions.natural:NaturalPartition",
@@ -31,7 +32,8 @@ REGISTRY: Mapping[str, str] = {
 # Names in other libraries. The names are plain, as `plain_name` returns them.
 ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("dir", "labeldir", "noniidlabeldir", "heterodir", "practical"), "it is label_dirichlet here"),
-    **dict.fromkeys(("pat", "pathological", "noniid#label", "noniidlabel"), "it is label_quantity or shards here"),
+    "pat": "it is pathological here",
+    **dict.fromkeys(("noniid#label", "noniidlabel"), "it is label_quantity or shards here"),
     **dict.fromkeys(("iiddiffquantity", "unbalancediid"), "it is quantity here"),
 }
 PARTITIONS = Classes(section="partition", base=Partition, known=REGISTRY, elsewhere=ELSEWHERE, tag="kind")

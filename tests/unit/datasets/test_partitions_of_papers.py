@@ -210,7 +210,61 @@ def test_more_labels_than_there_are_are_refused() -> None:
         found(data([30, 30]), 3, kind="label_quantity", devices=4, labels_per_device=3)
 
 
-@pytest.mark.parametrize("kind", ["label_dirichlet", "quantity", "shards", "label_quantity"])
+# --- pathological ------------------------------------------------------------------------------------------
+
+
+def of_pfllib(dataset: Dataset, seed: int, devices: int, number: int, *, balanced: bool) -> Owned:
+    """`pat` of PFLlib, least_samples 40: labels in turn go to the first devices that lack labels."""
+    rng = np.random.default_rng([seed, 0x70617468])
+    lacking, owned = dict.fromkeys(range(devices), number), {device: list[int]() for device in range(devices)}
+    for label in range(10):
+        chosen = [device for device in range(devices) if lacking[device]][: -(-devices * number // 10)]
+        if not chosen:
+            break
+        order = shuffled(dataset, label, seed)
+        even = int(len(order) / len(chosen))
+        if balanced:
+            sizes = [even] * (len(chosen) - 1)
+        else:
+            low = min(even, int(max(len(order) / len(chosen) / 10, 4)))
+            sizes = list(rng.integers(low, max(even, low + 1), len(chosen) - 1))
+        for device, size in zip(chosen, [*sizes, len(order)], strict=True):
+            owned[device] += order[:size]
+            order = order[size:]
+            lacking[device] -= 1
+    return in_order(list(owned.values()))
+
+
+@pytest.mark.parametrize("counts", [EVEN, ODD], ids=["even", "odd"])  # of the odd labels, one has no example
+@pytest.mark.parametrize(("devices", "number"), [(5, 2), (4, 3), (20, 5), (10, 10)])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_pathological_is_that_of_pfllib(counts: list[int], devices: int, number: int, *, balanced: bool) -> None:
+    for seed in SEEDS:
+        keys = {"kind": "pathological", "devices": devices, "labels_per_device": number, "balanced": balanced}
+        owned = found(data(counts), seed, **keys)
+        assert owned == of_pfllib(data(counts), seed, devices, number, balanced=balanced)
+        assert len({index for each in owned for index in each}) == sum(map(len, owned))  # no example is used twice
+
+
+def test_twenty_devices_have_two_labels_of_sixty_examples_each_if_balanced() -> None:
+    """Each of ten labels of 240 goes to four devices."""
+    owned = found(data([240] * 10), 1, kind="pathological", devices=20, balanced=True)
+    labels = [np.bincount(data([240] * 10).train.labels[each], minlength=10) for each in owned]
+    assert [sorted(of_device)[-2:] for of_device in labels] == [[60, 60]] * 20
+    assert [*np.flatnonzero(labels[0]), *np.flatnonzero(labels[4])] == [0, 1, 2, 3]
+
+
+def test_a_device_for_which_no_example_is_left_is_told() -> None:
+    with pytest.raises(DataError, match=r"no example is left for device \d+: .* lower partition.devices"):
+        found(data([3] * 10), 3, kind="pathological", devices=40, balanced=True)
+
+
+def test_more_labels_than_there_are_are_refused_by_pathological() -> None:
+    with pytest.raises(ExperimentError, match=r"labels_per_device is 3, but there are 2 labels; lower it"):
+        found(data([30, 30]), 3, kind="pathological", devices=4, labels_per_device=3)
+
+
+@pytest.mark.parametrize("kind", ["label_dirichlet", "quantity", "shards", "label_quantity", "pathological"])
 def test_devices_are_tested_on_the_labels_that_they_train_on(kind: str) -> None:
     for device in all_devices(experiment({"kind": kind, "devices": 5}), data(EVEN)):
         assert set(device.test.labels) <= set(device.train.labels)

@@ -1,0 +1,79 @@
+"""Partition `pathological`: each device has the same number of labels, which are given out in their order.
+
+J. Zhang et al., "PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning Library and Benchmark",
+JMLR 2025: its `pat` partition, balanced or not.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.datasets import Dataset
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.experiment.sections import MAX_DEVICES
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.base import Partition
+from fedstrata.partitions.stock import TRAIN_ORDER, Counts, Stock, kinds_of, tests_like
+
+SIZES = 0x70617468  # purpose of random draws
+
+
+class PathologicalPartition(Partition):
+    """Give each label to the first devices that still lack labels, and divide its examples among them."""
+
+    kind: Literal["pathological"]
+    """`pathological`: labels in their order go to the first devices that lack labels, as in PFLlib."""
+    devices: int = Field(ge=1, le=MAX_DEVICES)
+    """Number of devices."""
+    labels_per_device: int = Field(default=2, ge=1)
+    """Number of labels of each device."""
+    balanced: bool = False
+    """If true, the devices of a label get equal parts; otherwise sizes are drawn, and the last device gets the rest."""
+    minimum: int = Field(default=40, ge=1)
+    """Lower bound of drawn sizes, times the number of labels (`least_samples` in PFLlib)."""
+
+    @property
+    def device_count(self) -> int:
+        return self.devices
+
+    def divide(self, dataset: Dataset, seed: int) -> Assignment:
+        """Return examples for each device. Labels are divided in their order, each in a random order of its examples.
+
+        A drawn size is below the even part, and at least a tenth of it, and at least `minimum` by the number of labels.
+        """
+        kinds = kinds_of(dataset, None)
+        if self.labels_per_device > kinds.count:
+            raise ExperimentError(
+                f"partition.labels_per_device is {self.labels_per_device}, but there are {kinds.count} labels; lower it"
+            )
+        stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
+        counts = self._counts(stock.sizes, np.random.default_rng([seed, SIZES]))
+        for device in np.flatnonzero(counts.sum(axis=0) == 0)[:1]:
+            raise DataError(
+                f"no example is left for device {device}: each label goes to few devices; lower partition.devices, or "
+                "raise partition.labels_per_device"
+            )
+        train = [stock.take(of_device) for of_device in counts.T]
+        return Assignment(train=train, test=tests_like(train, kinds, seed))
+
+    def _counts(self, sizes: Counts, rng: np.random.Generator) -> Counts:
+        """Draw how many examples of each label each device gets, shape (labels, devices)."""
+        counts = np.zeros((len(sizes), self.devices), np.int64)
+        lacking = np.full(self.devices, self.labels_per_device)
+        owners_of_a_label = math.ceil(self.devices / len(sizes) * self.labels_per_device)
+        for label, size in enumerate(sizes):
+            owners = np.flatnonzero(lacking > 0)[:owners_of_a_label]
+            if not len(owners):
+                break
+            even = size / len(owners)
+            others = len(owners) - 1
+            if self.balanced:
+                parts = np.full(others, int(even))
+            else:
+                low = min(int(max(even / 10, self.minimum / len(sizes))), int(even))
+                parts = rng.integers(low, max(low + 1, int(even)), others)
+            counts[label, owners] = [*parts, size - parts.sum()]
+            lacking[owners] -= 1
+        return counts

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.sweeps.file import load_sweep
+from emulator.sweeps.file import load_sweep, read_document, sweep_file, sweep_of
+from emulator.sweeps.tuning import candidates_of
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import DataSettings
 from fedstrata.experiment_file import load_experiment
@@ -92,3 +93,21 @@ def test_the_papers_own_settings_have_their_data_local_training_and_models_that_
 
 def test_every_setting_of_a_paper_is_looked_at() -> None:
     assert sorted(path.stem for path in (FOLDER.parent / "sweeps" / "published").glob("*.yaml")) == sorted(PUBLISHED)
+
+
+def test_the_table_of_baselines_has_twelve_methods_four_splits_and_the_cnn_of_the_paper_about_fedavg() -> None:
+    """144 runs are tuned with three rates on one seed, and 144 are reported on three seeds."""
+    path = FOLDER.parent / "sweeps" / "baselines.yaml"
+    document = read_document(path, "sweep file")
+    file = sweep_file(document, str(path))
+    assert file.tune is not None
+    rows = len(file.places())
+    assert rows * file.tune.num_candidates == rows * len(file.seeds) == 144
+    candidates = candidates_of(document, file, file.tune)
+    candidates["vary"] = {**candidates["vary"], "training.optimiser.learning_rate": [0.01]}
+    tuning = sweep_of(candidates, name="baselines", where=str(path), beside=path.parent)
+    assert {len(run.experiment.device_ids()) for run in tuning.runs} == {100}
+    assert len({run.experiment.method.name for run in tuning.runs}) == len(file.cells) == 12
+    assert {run.experiment.partition.test_set for run in tuning.runs} == {"validation"}
+    one = tuning.runs[0].experiment
+    assert build_model(one.model, dataset_info(one.data)).layout.size == 1_663_370

@@ -44,11 +44,11 @@ def try_experiment(experiment: Experiment) -> None:
 
 
 def pace_here(experiment: Experiment) -> Pace:
-    """Measure the pace of the device with the most examples, for two LPS rounds. Raises FedstrataError like
+    """Measure the pace of the device with the most examples, for three LPS rounds. Raises FedstrataError like
     `training_job`.
     """
     counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
-    return measured_pace(training_job(experiment, counts.index(max(counts))), rounds=2)
+    return measured_pace(training_job(experiment, counts.index(max(counts))), rounds=3)
 
 
 def train_twice(experiment: Experiment) -> None:

@@ -135,7 +135,10 @@ def check(
         if (norms := first_norms(loaded)) is not None:
             print(norms.said(loaded))
         pace = pace_here(loaded)
-        print(round_cost(loaded, per_example_s=pace.per_example_ns / 1e9, cores=usable_cores()).said())
+        cost = round_cost(loaded, per_example_s=pace.per_example_ns / 1e9, cores=usable_cores())
+        print(cost.of_device)
+        if loaded.training.rounds.asynchronous is None:
+            print(cost.of_run)
 
 
 @app.command()

@@ -355,7 +355,7 @@ def _memory_of_devices(experiment: Experiment, dataset: Dataset | None) -> str:
     said = f"about {human_bytes(pods.process)} a process, and {sizes} a device"
     if pods.most_active < len(pods.devices):
         said += (
-            f"; {human_bytes(pods.saved)} less for each device above {grouped(pods.most_active)}, which is never asked"
+            f"; at most {grouped(pods.most_active)} devices take part, each other needs {human_bytes(pods.saved)} less"
         )
     if not are_examples_guessed(experiment, dataset):
         return said

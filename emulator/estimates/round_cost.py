@@ -31,13 +31,20 @@ class RoundCost:
         """Seconds of training in an LPS round, if its devices share the cores evenly."""
         return self.training_s / min(self.cores, self.asked)
 
-    def said(self) -> str:
-        """Return lines about a device, an LPS round and the run."""
-        device, lps_round = human_seconds(self.device_s), human_seconds(self.round_s)
-        of_run, both = human_seconds(self.lps_rounds * self.round_s), self.bytes_up + self.bytes_down
+    @property
+    def of_device(self) -> str:
+        """A line about a device."""
         return (
-            f"a device with {counted(self.examples, 'example')} trains an LPS round in {device} on this machine; the "
-            f"process took {human_bytes(self.memory_bytes)}\n"
+            f"a device with {counted(self.examples, 'example')} trains an LPS round in {human_seconds(self.device_s)} "
+            f"on this machine; the process took {human_bytes(self.memory_bytes)}"
+        )
+
+    @property
+    def of_run(self) -> str:
+        """Lines about an LPS round and the run. In asynchronous rounds, devices train in fewer rounds than this."""
+        lps_round, both = human_seconds(self.round_s), self.bytes_up + self.bytes_down
+        of_run = human_seconds(self.lps_rounds * self.round_s)
+        return (
             f"an LPS round trains {counted(self.asked, 'device')}, one after another on each of "
             f"{counted(self.cores, 'core')}: about {lps_round}, and {human_bytes(both)} between devices and LPSs\n"
             f"the run has {counted(self.lps_rounds, 'LPS round')}: about {of_run} of training, and "

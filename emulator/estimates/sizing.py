@@ -20,6 +20,7 @@ from fedstrata.processors.cuda import LEAST_BYTES
 from fedstrata.rules.registry import make_rule
 from fedstrata.rules.spool import BLOCK_BYTES
 from fedstrata.streams.architectures import Architectures
+from fedstrata.streams.homes import lps_known
 from fedstrata.streams.streams import streams_of
 
 MIB = 1 << 20
@@ -114,12 +115,13 @@ def processor_memory(experiment: Experiment, dataset: Dataset) -> int:
 
 def _most_active(experiment: Experiment) -> int:
     """Return the largest number of devices that can take part in the run, if each round asks devices that no earlier
-    round has asked.
+    round has asked. If the number of LPSs depends on the run, these are all devices.
     """
     training = experiment.training
-    rounds = training.global_rounds * training.lps_rounds_per_global_round
-    homes = expected_homes(experiment)
-    return sum(min(len(home), rounds * cohort_size(len(home), training.participation)) for home in homes)
+    if not lps_known(experiment, make_method(experiment)):
+        return experiment.device_count
+    sizes = map(len, expected_homes(experiment))
+    return sum(min(size, training.lps_rounds * cohort_size(size, training.participation)) for size in sizes)
 
 
 def examples_of_a_device(experiment: Experiment) -> int:

@@ -92,9 +92,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _check_memory(run: SweepRun, request: JobRequest, dataset: Dataset | None) -> None:
-    """Check that a pod has enough memory for the devices and servers of a run. Raises ExperimentError if it does not.
-    The message says for how many devices the memory is enough.
-    """
+    """Check that a pod has the memory for the devices and servers of a run. Raises ExperimentError if it has not."""
     experiment = run.experiment
     try:
         of_devices, of_lps = device_memory(experiment, dataset), lps_memory(experiment)
@@ -105,8 +103,7 @@ def _check_memory(run: SweepRun, request: JobRequest, dataset: Dataset | None) -
     fixed += min(request.cores, experiment.device_count) * of_devices.process
     needed = fixed + of_devices.of(experiment.device_count) - of_devices.process
     if needed > request.memory_mib * MIB:
-        fitting = max(0, (request.memory_mib * MIB - fixed) // max(of_devices.devices))
         raise ExperimentError(
             f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, but "
-            f"a pod has {request.memory_mib:,}, enough for {fitting:,} devices; raise --memory, or use fedstrata up"
+            f"a pod has {request.memory_mib:,}; raise --memory, or use fedstrata up"
         )

@@ -1,4 +1,4 @@
-"""Partition `pathological`: each device has the same number of labels, which are given out in their order.
+"""Partition `pathological`: each device has at most the same number of labels, which are given out in their order.
 
 J. Zhang et al., "PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning Library and Benchmark",
 JMLR 2025: its `pat` partition, balanced or not.
@@ -28,7 +28,7 @@ class PathologicalPartition(Partition):
     devices: int = Field(ge=1, le=MAX_DEVICES)
     """Number of devices."""
     labels_per_device: int = Field(default=2, ge=1)
-    """Number of labels of each device."""
+    """Largest number of labels of a device; the last devices can have fewer."""
     balanced: bool = False
     """If true, the devices of a label get equal parts; otherwise sizes are drawn, and the last device gets the rest."""
     minimum: int = Field(default=40, ge=1)
@@ -52,8 +52,8 @@ class PathologicalPartition(Partition):
         counts = self._counts(stock.sizes, np.random.default_rng([seed, SIZES]))
         for device in np.flatnonzero(counts.sum(axis=0) == 0)[:1]:
             raise DataError(
-                f"no example is left for device {device}: each label goes to few devices; lower partition.devices, or "
-                "raise partition.labels_per_device"
+                f"no example is left for device {device}: more devices have a label than it has examples; lower "
+                "partition.devices or partition.labels_per_device"
             )
         train = [stock.take(of_device) for of_device in counts.T]
         return Assignment(train=train, test=tests_like(train, kinds, seed))

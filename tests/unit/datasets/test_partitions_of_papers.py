@@ -236,7 +236,7 @@ def of_pfllib(dataset: Dataset, seed: int, devices: int, number: int, *, balance
 
 
 @pytest.mark.parametrize("counts", [EVEN, ODD], ids=["even", "odd"])  # of the odd labels, one has no example
-@pytest.mark.parametrize(("devices", "number"), [(5, 2), (4, 3), (20, 5), (10, 10)])
+@pytest.mark.parametrize(("devices", "number"), [(5, 2), (4, 3), (20, 5), (10, 10), (7, 4)])
 @pytest.mark.parametrize("balanced", [True, False])
 def test_pathological_is_that_of_pfllib(counts: list[int], devices: int, number: int, *, balanced: bool) -> None:
     for seed in SEEDS:
@@ -254,8 +254,14 @@ def test_twenty_devices_have_two_labels_of_sixty_examples_each_if_balanced() -> 
     assert [*np.flatnonzero(labels[0]), *np.flatnonzero(labels[4])] == [0, 1, 2, 3]
 
 
+def test_the_last_device_of_pathological_can_have_fewer_labels() -> None:
+    """Seven devices with four labels each, ten labels of three devices: the last gets what the other six leave."""
+    owned = found(data([240] * 10), 1, kind="pathological", devices=7, labels_per_device=4)
+    assert [len(set(data([240] * 10).train.labels[each])) for each in owned] == [4] * 6 + [2]
+
+
 def test_a_device_for_which_no_example_is_left_is_told() -> None:
-    with pytest.raises(DataError, match=r"no example is left for device \d+: .* lower partition.devices"):
+    with pytest.raises(DataError, match=r"no example is left for device \d+: .* lower partition.devices or "):
         found(data([3] * 10), 3, kind="pathological", devices=40, balanced=True)
 
 

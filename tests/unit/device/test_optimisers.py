@@ -160,6 +160,31 @@ def test_a_file_without_a_name_means_sgd() -> None:
     assert parse_experiment(FILE + written).digest == parse_experiment(FILE + named).digest
 
 
+class Added(nn.Module):
+    """Two offsets that are added, so that autograd gives both the same gradient, in the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(64, 10)
+        self.first, self.second = nn.Parameter(torch.zeros(10)), nn.Parameter(torch.ones(10))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.out(inputs.flatten(1)) + (self.first + self.second)
+        return outputs
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_tensors_that_share_a_gradient_train_as_in_torch(name: str) -> None:
+    options, make = TORCHS[name]
+    shared = job_with(from_module(Added), {"local_epochs": 2, "optimiser": options})
+    module = Added()
+    with_weights(module, shared.model, shared.start)
+    inputs, labels = map(torch.tensor, (DATA.inputs, DATA.labels))
+    rng = np.random.default_rng([SEED, DEVICE, shared.lps_round])
+    descend(make(list(module.parameters())), rng, lambda batch: cross_entropy(module(inputs[batch]), labels[batch]))
+    assert train(shared).weights.tobytes() == trained_weights(module).tobytes()
+
+
 class Words(nn.Module):
     """An embedding of 17 words, of which most occur several times in a batch."""
 

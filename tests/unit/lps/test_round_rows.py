@@ -34,10 +34,21 @@ def test_a_row_that_lacks_a_device_is_of_a_cohort_and_one_that_all_have_measured
     assert [(row.sums, row.is_of_cohort) for row in report.lps_rounds] == [([5], True), ([3], False)]
 
 
-def notes_in(folder: Path) -> Notes:
+def notes_in(folder: Path, metrics: ProcessMetrics | None = None) -> Notes:
     log = EventLog("test")
     refused = RefusedDevices(folder, "lps-0", log)
-    return Notes("lps-0", CLASSIFICATION, ProcessMetrics("lps"), log, refused, has_member={"a"}.__contains__)
+    metrics = metrics or ProcessMetrics("lps")
+    return Notes("lps-0", CLASSIFICATION, metrics, log, refused, has_member={"a"}.__contains__)
+
+
+def test_metrics_have_the_staleness_of_the_updates_that_a_round_has_taken(tmp_path: Path) -> None:
+    metrics = ProcessMetrics("lps")
+    row = pb.LpsRound(lps_round=7)
+    row.times.contributions.extend([pb.Contribution(child=0, from_round=7), pb.Contribution(child=1, from_round=2)])
+    notes_in(tmp_path, metrics).of_taken(gps_pb.ReportHeader(lps_rounds=[row]), {})
+    name = "fedstrata_update_staleness_rounds"
+    assert metrics.registry.get_sample_value(f"{name}_sum", {"tier": "lps"}) == 0 + 5
+    assert metrics.registry.get_sample_value(f"{name}_count", {"tier": "lps"}) == 2
 
 
 def test_a_refused_device_stays_refused_when_its_lps_restarts_and_the_record_names_it_once(tmp_path: Path) -> None:

@@ -156,6 +156,15 @@ def test_only_devices_that_can_have_taken_part_hold_what_training_leaves() -> No
     assert two_rounds.of(20) == all_take_part.of(20)  # one pod may have all 20
 
 
+def test_all_devices_may_take_part_if_the_plan_decides_how_many_lpss_there_are() -> None:
+    few = ["training.global_rounds=1", "training.participation=10"]
+    found = [
+        device_memory(parse_experiment(experiment("mlp", method=method).to_yaml(), overrides=few), None).most_active
+        for method in ("fedavg", "one_shot")
+    ]
+    assert found == [10, 100]
+
+
 def test_a_device_that_receives_models_of_several_clusters_has_room_for_them() -> None:
     one, three, offered = (
         experiment("mlp", method=method)

@@ -35,7 +35,8 @@ def test_the_run_takes_its_rounds_one_after_another() -> None:
         device_s=0.5, examples=100, asked=10, lps_rounds=16, cores=2, training_s=5.0, memory_bytes=300_000_000,
         bytes_up=1_000_000, bytes_down=1_500_000,
     )  # fmt: skip
-    device, lps_round, run, *_ = cost.said().replace("\u00a0", " ").splitlines()
+    device = cost.of_device.replace("\u00a0", " ")
+    lps_round, run = cost.of_run.replace("\u00a0", " ").splitlines()
     assert device == "a device with 100 examples trains an LPS round in 500 ms on this machine; the process took 300 MB"
     assert lps_round.startswith("an LPS round trains 10 devices, one after another on each of 2 cores: about 2.5 s")
     assert lps_round.endswith("and 2.50 MB between devices and LPSs")
@@ -55,3 +56,11 @@ def test_check_prints_the_cost_without_a_clock(capsys: CaptureFixture[str]) -> N
     said = capsys.readouterr().out.replace("\u00a0", " ")
     assert "a device with 100 examples trains an LPS round in" in said
     assert "the run has 16 LPS rounds" in said
+
+
+def test_check_does_not_count_the_devices_of_asynchronous_rounds(capsys: CaptureFixture[str]) -> None:
+    settings = ["training.local_epochs=1", "training.rounds.lps={kind: buffered, buffer: 0.1}"]
+    assert execute(["check", "digits", "--try", *(word for each in settings for word in ("--set", each))]) == 0
+    said = capsys.readouterr().out.replace("\u00a0", " ")
+    assert "a device with 100 examples trains an LPS round in" in said
+    assert "an LPS round trains" not in said

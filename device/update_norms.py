@@ -21,7 +21,7 @@ ROOM = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """Hold the L2 norms of the first updates of some devices, as the devices would send them."""
+    """Hold the L2 norms of the first updates that some devices would send."""
 
     of_updates: tuple[float, ...]
 

@@ -171,8 +171,8 @@ class GpsServicer(GpsServiceServicer):
         return await run.rounds.server.submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any) -> None:
-        """Reply on one stream to an LPS's requests for models and to its aggregates, one after the other, for one
-        cluster.
+        """On one stream, reply to an LPS's requests for models and to its aggregates for one cluster, one after the
+        other.
         """
         stream = ChildStream(self.FetchShared, self.SubmitAggregate, _asks_nothing, self._uploads)
         await stream.answer(requests, context)

@@ -137,7 +137,7 @@ def _counts(cells: list[Compared]) -> str:
 
 
 def tally(sections: Iterable[str]) -> str:
-    """Return the sum of the counts in several sections."""
+    """Return the sum of the verdict counts of sections."""
     found = Counter[str]()
     for counts in COUNTS.findall("\n".join(sections)):
         for count in counts.split(", "):

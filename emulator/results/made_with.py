@@ -6,7 +6,7 @@ from emulator.results.read_record import RunRecord
 
 
 def software_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
-    """Return each version, platform, processor and commit that differs between the runs: the runs by value. A fact that
+    """Return the runs by value, for each version, platform, processor or commit that differs between them. A fact that
     some run does not tell, such as the torch of a tier without torch, is left out.
     """
     facts = [run.summary.made_by.facts() if run.summary.made_by else {} for run in runs]

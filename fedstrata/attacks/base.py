@@ -64,7 +64,7 @@ class Attack:
         """Raise ExperimentError if the options do not fit the data."""
 
     def examples(self, examples: Examples, num_classes: int, rng: np.random.Generator) -> Examples:
-        """Return as many examples as `examples` has, on which an attacking device trains instead."""
+        """Return the examples on which an attacking device trains, as many as in `examples`."""
         return examples
 
     def num_examples(self, examples: int) -> int:

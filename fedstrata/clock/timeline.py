@@ -448,7 +448,7 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
     """Return the times of the questions before training, from the first question to the last answer. The times of
     receiving, computing and sending are sums over the devices that answered.
 
-    A device continues with the next question when its answer is at the GPS and it has received the relayed answers.
+    A device goes on to the next question when its answer is at the GPS and the relayed answers are at the device.
 
     Raises:
         RunStoppedError: the questions take more than 73 years.

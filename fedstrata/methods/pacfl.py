@@ -130,7 +130,7 @@ def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
     """Return the similarity of N devices, shape (N, N): 1 − angle / (π / 2), with the angle between two devices. For
-    `sum`, the angle is the mean over pairs of vectors with the same number.
+    `sum`, the angle is the sum divided by the number of its pairs.
     """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):

@@ -61,7 +61,7 @@ class Scaffold(FedAvg):
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return two channels: the whole model and the control variate, both averaged over all devices. Absent devices
-        count in the mean change of the control variate.
+        count with change 0 in the variate's mean.
         """
         control = Layout.of({CONTROL: (model.layout.size,)})
         variate = Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE, counts_absent=True)

@@ -323,7 +323,7 @@ class TlsFiles:
         return None if is_vouched_for else "comes from an authority that is no longer trusted"
 
     def end_s(self) -> float:
-        """Return when the certificate ends, or all authorities if this is earlier, in seconds since 1970."""
+        """Return the earlier end of the certificate and of the last authority, in seconds since 1970."""
         from fedstrata.trust.certificates import certificates_in, standing
 
         until, _ = standing(self.cert, self.ca)

@@ -64,6 +64,25 @@ LINKS = [
 ]
 
 
+# three LPSs with four devices each, and the kills of an LPS and of the GPS at each point of a round
+RULED = (
+    EXPERIMENT[: EXPERIMENT.index("partition:")]
+    + """
+partition: {kind: iid, devices: 12, examples_per_device: 40}
+model: {name: mlp, hidden: [4200]}
+method: fedavg
+topology: {lps: 3}
+training: {global_rounds: 3, lps_rounds_per_global_round: 1, local_steps: 1, batch_size: 16}
+"""
+)
+AT_EACH_POINT = [
+    *(kill("lps-1", point, round=1) for point in ("download", "upload", "aggregation")),
+    *(kill("gps", point, round=2) for point in ("download", "upload", "aggregation")),
+    kill("lps-2", "state_write", count=5),
+    kill("gps", "state_write", count=7),
+]
+
+
 SMALL = EXPERIMENT.replace("[4200]", "[16]").replace("global_rounds: 2,", "global_rounds: 5,")
 
 
@@ -118,14 +137,26 @@ def test_killed_processes_change_no_bit_of_any_model(
     assert (summary["run_id"], summary["excluded"]) == (undisturbed["run_id"], [])
 
 
-def test_updates_on_disk_of_a_killed_parent_change_no_bit_in_any_number_of_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at_lps", "at_gps"),
+    [
+        ("median", "trimmed_mean"),
+        ("trimmed_mean", "multi_krum"),
+        ("multi_krum", "geometric_median"),
+        ("geometric_median", "clipped_mean"),
+        ("clipped_mean", "median"),
+        ("{name: trusted, children: [device-000, device-001, device-002]}", "{name: trusted, children: [lps-0]}"),
+    ],
+)
+def test_parents_with_updates_on_disk_are_killed_at_each_point_in_any_number_of_processes(
+    at_lps: str, at_gps: str, tmp_path: Path
+) -> None:
     path = tmp_path / "ruled.yaml"
-    path.write_text(EXPERIMENT + "aggregation: {lps: geometric_median, gps: clipped_mean}\n")
+    path.write_text(RULED + f"aggregation: {{lps: {at_lps}, gps: {at_gps}}}\n")
     undisturbed = finished(path, tmp_path / "undisturbed", [], processes=1)
-    faults = [IN_TRAINING[0], IN_TRAINING[3], kill("lps-1", "upload", round=2, count=2), IN_TRAINING[4]]
-    for processes in (2, 4):
-        summary = finished(path, tmp_path / str(processes), faults, processes)
-        assert len(summary["restarts"]) == len(faults)
+    for processes in (2, 5):
+        summary = finished(path, tmp_path / str(processes), AT_EACH_POINT, processes)
+        assert len(summary["restarts"]) == len(AT_EACH_POINT)
         assert (summary["model_sha256"], summary["excluded"]) == (undisturbed["model_sha256"], [])
         assert list((tmp_path / str(processes)).rglob("tmp*")) == []
 

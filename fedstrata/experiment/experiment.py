@@ -48,7 +48,7 @@ class Experiment(Settings):
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Number that determines all random draws of the run."""
+    """Number that determines all random draws of the run, except noise that protects data."""
     data: DataSettings = DataSettings()
     """The data set."""
     partition: SerializeAsAny[PartitionSettings]

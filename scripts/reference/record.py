@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedstrata.experiment.descriptions import descriptions
+from fedstrata.record.contributions import ContributionRow
 from fedstrata.record.energy import EnergyRow
 from fedstrata.record.factors import FactorRow
 from fedstrata.record.links import LinkRow
@@ -34,6 +35,7 @@ describes `logs/` and `state/`.
 | `links.csv` | with `clock: real`: [each link](#linkscsv), configured and achieved |
 | `energy.csv` | with `energy` and a clock: [the energy of each device](#energycsv) |
 | `factors.csv` | [the factor of each update](#factorscsv), if a rule chooses factors |
+| `contributions.csv` | [the updates of asynchronous rounds](#contributionscsv) |
 | `relevance.csv` | [the similarity of devices](#relevancecsv), if the method groups by such a matrix |
 | `models/lps-0.safetensors`, … | [the final model](#models) of each cluster |
 | `report.html` | [one page](../page.md) with all of it, written by `fedstrata report` |
@@ -80,6 +82,10 @@ ABOUT: Mapping[type, tuple[str, str]] = {
         "factors.csv",
         "With the [rules](../experiment.md#aggregation) `clipped_mean`, `geometric_median`, `multi_krum`, `trusted`\n"
         "and own `ByProducts`, one row per child and round.",
+    ),
+    ContributionRow: (
+        "contributions.csv",
+        "With [asynchronous rounds](../experiment.md#asynchronous-rounds), one row per update that a round has taken.",
     ),
 }
 END = """

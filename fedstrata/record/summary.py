@@ -403,8 +403,8 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_names(metrics: Sequence[Metric]) -> None:
-    """Check the names of metrics. Raise ExperimentError if a key, a column or the name at `/metrics` of a metric is
-    also that of another value or another metric.
+    """Check the names of metrics. Raise ExperimentError if another value or another metric has the same key or column
+    in the record, or the same name at `/metrics`.
     """
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
     taken |= GAUGES | {f"{end}_{metrics[0].name}" for end in ("lowest", "highest")}

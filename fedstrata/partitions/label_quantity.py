@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from fedstrata.datasets import Dataset
-from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.sections import MAX_DEVICES
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.base import Partition
-from fedstrata.partitions.stock import TRAIN_ORDER, Counts, Stock, kinds_of, level, tests_like
+from fedstrata.partitions.few_labels import few_labels
+from fedstrata.partitions.stock import Counts, kinds_of, level
 
 LABELS = 0x6C717479  # purpose of random draws, with the index of a device
 
@@ -38,20 +38,11 @@ class LabelQuantityPartition(Partition):
         """Return examples for each device. Device i has label i modulo the number of labels, and random others. The
         examples of a label that no device has are not used.
         """
-        kinds = kinds_of(dataset, self.by)
-        if self.labels_per_device > kinds.count:
-            raise ExperimentError(
-                f"partition.labels_per_device is {self.labels_per_device}, but there are {kinds.count} labels; lower it"
-            )
-        stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
-        counts = self._counts(stock.sizes, seed)
-        for device in np.flatnonzero(counts.sum(axis=0) == 0)[:1]:
-            raise DataError(
-                f"the labels of device {device} have fewer examples than devices; lower partition.devices, or raise "
-                "partition.labels_per_device"
-            )
-        train = [stock.take(of_device) for of_device in counts.T]
-        return Assignment(train=train, test=tests_like(train, kinds, seed))
+        return few_labels(
+            kinds_of(dataset, self.by), self.labels_per_device, seed, lambda sizes: self._counts(sizes, seed),
+            "the labels of device {device} have fewer examples than devices; lower partition.devices, or raise "
+            "partition.labels_per_device",
+        )  # fmt: skip
 
     def _counts(self, sizes: Counts, seed: int) -> Counts:
         """Return how many examples of each label each device gets, shape (labels, devices)."""

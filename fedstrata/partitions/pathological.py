@@ -11,11 +11,11 @@ import numpy as np
 from pydantic import Field
 
 from fedstrata.datasets import Dataset
-from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.sections import MAX_DEVICES
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.base import Partition
-from fedstrata.partitions.stock import TRAIN_ORDER, Counts, Stock, kinds_of, tests_like
+from fedstrata.partitions.few_labels import few_labels
+from fedstrata.partitions.stock import Counts, kinds_of
 
 SIZES = 0x70617468  # purpose of random draws
 
@@ -43,24 +43,15 @@ class PathologicalPartition(Partition):
 
         A drawn size is below the even part, and at least a tenth of it, and at least `minimum` by the number of labels.
         """
-        kinds = kinds_of(dataset, None)
-        if self.labels_per_device > kinds.count:
-            raise ExperimentError(
-                f"partition.labels_per_device is {self.labels_per_device}, but there are {kinds.count} labels; lower it"
-            )
-        stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
-        counts = self._counts(stock.sizes, np.random.default_rng([seed, SIZES]))
-        for device in np.flatnonzero(counts.sum(axis=0) == 0)[:1]:
-            raise DataError(
-                f"no example is left for device {device}: more devices have a label than it has examples; lower "
-                "partition.devices or partition.labels_per_device"
-            )
-        train = [stock.take(of_device) for of_device in counts.T]
-        return Assignment(train=train, test=tests_like(train, kinds, seed))
+        return few_labels(
+            kinds_of(dataset, None), self.labels_per_device, seed, lambda sizes: self._counts(sizes, seed),
+            "no example is left for device {device}: more devices have a label than it has examples; lower "
+            "partition.devices or partition.labels_per_device",
+        )  # fmt: skip
 
-    def _counts(self, sizes: Counts, rng: np.random.Generator) -> Counts:
+    def _counts(self, sizes: Counts, seed: int) -> Counts:
         """Draw how many examples of each label each device gets, shape (labels, devices)."""
-        counts = np.zeros((len(sizes), self.devices), np.int64)
+        rng, counts = np.random.default_rng([seed, SIZES]), np.zeros((len(sizes), self.devices), np.int64)
         lacking = np.full(self.devices, self.labels_per_device)
         owners_of_a_label = math.ceil(self.devices / len(sizes) * self.labels_per_device)
         for label, size in enumerate(sizes):

@@ -77,7 +77,7 @@ def run(
     forget_changed()
     loaded, name = _experiment(experiment, [*_overrides(overrides)], seed)
     folder = unused_folder(Path("runs"), name) if out is None else Path(out)
-    tracking = trackings([each if isinstance(each, str) else _giving(each) for each in track])("")
+    tracking = trackings([each if isinstance(each, str) else _giving(each) for each in track])()
     request = RunRequest(experiment=loaded, out=folder, device_processes=device_processes, tracking=tracking)
     outcome = execute(request, make_display(is_json=False, is_quiet=quiet))
     if outcome.failure is not None:

@@ -167,9 +167,9 @@ class Tracked:
 
     def tracking(self) -> "Tracking":
         """Return the trackers of one run. Raises MissingPackageError if the library of one is not installed."""
-        return self.trackings()("")
+        return self.trackings()()
 
-    def trackings(self) -> "Callable[[str], Tracking]":
+    def trackings(self) -> "Callable[[], Tracking]":
         """Return a function that makes the trackers of one run. Raises the errors of `tracking`."""
         from emulator.tracking.registry import trackings
 

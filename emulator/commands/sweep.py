@@ -147,7 +147,7 @@ def _place(to: str | None, out: Path) -> "SweepStore":
 
 
 def _here(  # noqa: PLR0917
-    file: Path, store: "SweepStore", jobs: int | None, tracking: "Callable[[str], Tracking]", console: "Console",
+    file: Path, store: "SweepStore", jobs: int | None, tracking: "Callable[[], Tracking]", console: "Console",
     output: Output,
 ) -> "SweepOutcome":  # fmt: skip
     from emulator.sweeps.sweep import SweepRequest

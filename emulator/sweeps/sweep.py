@@ -9,7 +9,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.console.interrupts import run_interruptibly
@@ -32,7 +32,6 @@ from emulator.sweeps.sweep_folder import (
     state_of,
 )
 from emulator.sweeps.sweep_progress import Pace, RunEnd, SweepDisplay
-from emulator.tracking.registry import trackings
 from emulator.tracking.tracking import Tracking
 from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.plugins import check_may_start
@@ -50,9 +49,7 @@ class SweepRequest:
     sweep: Sweep
     store: SweepStore
     jobs: int | None = None  # runs at once; None: one more than cores
-    tracking: Callable[[str], Tracking] = field(
-        default_factory=lambda: trackings(())
-    )  # makes what shows one run in other tools
+    tracking: Callable[[], Tracking] = Tracking  # makes what shows one run in other tools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +257,7 @@ class _Work:
         with run_folder(folder, run.experiment if is_new else None) as experiment:
             request = RunRequest(
                 experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs),
-                tracking=self._tracking(run.label),
+                tracking=self._tracking().labelled(run.label),
             )  # fmt: skip
             try:
                 outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display), self._starter)

@@ -16,15 +16,15 @@ TRACKERS: Mapping[str, Callable[[str], Tracker]] = {
 }
 
 
-def trackings(given: Sequence[str | Callable[[], Tracker]]) -> Callable[[str], Tracking]:
-    """Return a function that makes the tracking of one run with a label, for a sweep. `given` has words, as in
-    `make_trackers`, and functions that make a tracker. Raises the errors of `make_trackers`.
+def trackings(given: Sequence[str | Callable[[], Tracker]]) -> Callable[[], Tracking]:
+    """Return a function that makes the tracking of one run, for a sweep. `given` has words, as in `make_trackers`, and
+    functions that make a tracker. Raises the errors of `make_trackers`.
     """
     make_trackers(each for each in given if isinstance(each, str))
 
-    def tracking(label: str) -> Tracking:
+    def tracking() -> Tracking:
         named = iter(make_trackers(each for each in given if isinstance(each, str)))
-        return Tracking([next(named) if isinstance(each, str) else each() for each in given], label=label)
+        return Tracking([next(named) if isinstance(each, str) else each() for each in given])
 
     return tracking
 

@@ -39,6 +39,10 @@ class Tracking:
         """Return whether there are trackers."""
         return bool(self._trackers)
 
+    def labelled(self, label: str) -> "Tracking":
+        """Return the tracking with the same trackers of a run that has this label in the tools."""
+        return Tracking(self._trackers, label=label, tell=self._tell)
+
     def watch(self, run: TrackedRun, http_address: str) -> None:
         """Begin to track the run, which has its live page at this address."""
         if not self._trackers:

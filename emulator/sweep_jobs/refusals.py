@@ -99,9 +99,9 @@ def _check_memory(run: SweepRun, request: JobRequest, dataset: Dataset | None) -
     except (PluginError, DataError):  # pods may have the code or data that is missing here
         return
     lps_count = lps_known(experiment, make_method(experiment)) or min(MOST_LPS, experiment.device_count)
-    fixed = COMMAND_BYTES + GPS_BYTES + lps_count * (LPS_PROCESS_BYTES + of_lps)
-    fixed += min(request.cores, experiment.device_count) * of_devices.process
-    needed = fixed + of_devices.of(experiment.device_count) - of_devices.process
+    needed = COMMAND_BYTES + GPS_BYTES + lps_count * (LPS_PROCESS_BYTES + of_lps)
+    more_processes = min(request.cores, experiment.device_count) - 1
+    needed += more_processes * of_devices.process + of_devices.of(experiment.device_count)
     if needed > request.memory_mib * MIB:
         raise ExperimentError(
             f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, but "

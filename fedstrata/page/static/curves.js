@@ -178,11 +178,17 @@
     return fedstrata.plot(options, `${label} by device`, `Of ${measured.length} devices`);
   }
 
+  /** The rows of the newest global round that is told of. */
+  function newestRound(view) {
+    const newest = d3.max(view.rounds, (row) => row.global_round);
+    return view.rounds.filter((row) => row.global_round === newest);
+  }
+
   /** The newest global round that is told of: how long each of its LPS rounds took each LPS, one after the other. */
   function timeline(view, width) {
-    const newest = d3.max(view.rounds, (row) => row.global_round);
-    const all = view.rounds.filter((row) => row.global_round === newest);
+    const all = newestRound(view);
     if (!all.length) return null;
+    const newest = all[0].global_round;
     const took = d3.rollups(all, (same) => d3.sum(same, (row) => row.seconds), (row) => row.lps_id);
     const slowest = took.sort((a, b) => b[1] - a[1]).slice(0, MOST_BARS).map(([name]) => name);
     const names = Object.keys(view.byLps).filter((name) => slowest.includes(name));
@@ -265,5 +271,5 @@
     return fedstrata.plot(options, "Updates by device", `From ${d3.min(counts)} to ${d3.max(counts)} updates of a device`);
   }
 
-  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, timeline, roundPicture, pictured, staleness, contributions });
+  Object.assign(fedstrata, { curve, virtualCurve, deviceSpread, newestRound, timeline, roundPicture, pictured, staleness, contributions });
 })();

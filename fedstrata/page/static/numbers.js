@@ -29,8 +29,7 @@
   }
 
   function seconds(view) {
-    const newest = d3.max(view.rounds, (row) => row.global_round);
-    return view.rounds.filter((row) => row.global_round === newest).map((row) => ({ global_round: row.global_round, lps_round: row.n, lps_id: row.lps_id, seconds: row.seconds }));
+    return fedstrata.newestRound(view).map((row) => ({ global_round: row.global_round, lps_round: row.n, lps_id: row.lps_id, seconds: row.seconds }));
   }
 
   const growth = (view) => fedstrata.cumulative(view.rounds).map(({ n, down, up }) => ({ lps_round: n, bytes_down: down, bytes_up: up }));

@@ -252,7 +252,7 @@ class Descent:
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Change the trained tensors, in place, by these gradients."""
-        # In an expanded gradient, several places share an element. In a copy, it has the last bits of other gradients.
+        # Torch rounds sums with an expanded gradient otherwise than with others. So an expanded one is copied.
         used = [gradient if gradient.is_contiguous() else gradient.clone() for gradient in gradients]
         if self._correct is not None or self._clip_norm is not None:
             used = [dense(gradient) for gradient in used]

@@ -13,6 +13,7 @@ from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model, build_model, from_module
 from fedstrata.models.building import BUILT_IN
 from fedstrata.tensors.processor import CPU, Processor
+from tests.support.apart import Apart
 from tests.support.normed import Normed
 from tests.support.training_jobs import SEED, examples, job_with
 
@@ -20,13 +21,6 @@ limit_threads()
 SIZES = 18, 20, 10  # examples of the devices; batches have 8
 INFO = DatasetInfo(input_shape=(1, 16, 16), num_classes=10)
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
-
-
-class Apart(Processor):
-    """The CPU as if it had a memory of its own, in which the data of devices stay."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
 
 
 class Dropping(nn.Sequential):

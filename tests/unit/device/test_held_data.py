@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
 from device.held_data import held_data
 from device.training import batch_orders, batches, train
@@ -16,22 +14,11 @@ from fedstrata.experiment import ModelSettings
 from fedstrata.models import build_model
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors.processor import CPU, Processor
+from tests.support.apart import Apart
 from tests.support.training_jobs import SEED, job_with
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 PIXELS = Examples(inputs=np.arange(20 * 64, dtype=np.uint8).reshape(20, 1, 8, 8), labels=np.arange(20) % 10)
-
-
-class Apart(Processor):
-    """The CPU as if it had a memory of its own; it counts what is sent there."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.sent = 0
-
-    def held(self, values: NDArray[Any]) -> torch.Tensor:
-        self.sent += 1
-        return super().held(values)
 
 
 def trained(processor: Processor, examples: Examples, **changes: Any) -> bytes:

@@ -1,0 +1,20 @@
+"""A processor with a memory of its own, for tests."""
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from fedstrata.tensors.processor import Processor
+
+
+class Apart(Processor):
+    """The CPU as if it had a memory of its own, in which the data of devices stay; it counts what is sent there."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.sent = 0
+
+    def held(self, values: NDArray[Any]) -> torch.Tensor:
+        self.sent += 1
+        return super().held(values)

@@ -122,6 +122,10 @@ class InstalledRelease:
                 warnings=self.warnings(),
             )
 
+    def gps_pods(self) -> list[Any]:
+        """Return the pods of the GPS: one, or none."""
+        return [pod for pod in self.look().pods if (pod.metadata.labels or {}).get(COMPONENT) == "gps"]
+
     def warnings(self) -> list[Any]:
         """Return the Events with warnings in the namespace, and the Events about claims for which there is no volume.
         If Kubernetes refuses to list Events, return an empty list.
@@ -254,8 +258,7 @@ class GpsAccess:
         """
         deadline = time.monotonic() + GPS_START_S
         while True:
-            seen = self._installed.look()
-            pods = [pod for pod in seen.pods if (pod.metadata.labels or {}).get(COMPONENT) == "gps"]
+            pods = self._installed.gps_pods()
             if not pods:
                 raise AddressError(
                     f"release {self._release.name} has no GPS pod in namespace {self._release.namespace}; "
@@ -267,7 +270,8 @@ class GpsAccess:
                     raise RunStoppedError(f"the GPS does not run: {why}")
                 return running[0]
             if time.monotonic() > deadline:
-                why = "; ".join(progress(seen).reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
+                reasons = progress(self._installed.look()).reasons
+                why = "; ".join(reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
                 raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")
             pass_time(LOOK_S)
 

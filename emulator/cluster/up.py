@@ -27,7 +27,7 @@ from emulator.cluster.release_certificates import (
 )
 from emulator.cluster.release_objects import InstalledRelease
 from emulator.cluster.remote import TIMEOUT_S, status
-from emulator.cluster.rollout import listed
+from emulator.cluster.rollout import is_ready, listed
 from emulator.estimates.sizing import are_examples_guessed, examples_of_a_device
 from emulator.local.faults import refuse_faults
 from emulator.runs.progress import Display
@@ -170,19 +170,23 @@ class _PresentRun:
             )
 
     def _status_now(self, unknown: str) -> pb.RunStatus | None:
-        """Return the status of the release's run. If the GPS does not run or does not answer, return None.
+        """Return the status of the release's run. If no GPS is ready to answer, return None.
 
         Raises:
             AccountError, CertificateError, HandshakeError: this account may not call the GPS, or has no certificate
                 that the GPS trusts. The message begins with the text `unknown`, which says what this command could not
                 find out.
+            AddressError, RunStoppedError: the GPS is ready but does not answer this command. The message begins in the
+                same way.
         """
         try:
             return status(self._release, Display(), once=True)
         except (AccountError, CertificateError, HandshakeError) as error:
             raise type(error)(f"{unknown}: {error}") from None
-        except (AddressError, RunStoppedError):
-            return None
+        except (AddressError, RunStoppedError) as error:
+            if not any(is_ready(pod) for pod in InstalledRelease(self._release).gps_pods()):
+                return None
+            raise type(error)(f"{unknown}: {error}") from None
 
 
 class _Upgrade:

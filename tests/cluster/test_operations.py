@@ -98,7 +98,7 @@ def test_a_hand_over_while_the_api_is_away_is_labelled_when_it_is_back(lab: Lab)
     before = label_of_pods(lab, "handed")
     assert set(before.values()) == {"lps-0", "lps-1", "lps-2"}
     with without_api(*gps_of(lab, "handed")):
-        lab.apps.patch_namespaced_stateful_set_scale("handed-fedstrata-lps", lab.namespace, {"spec": {"replicas": 2}})
+        lab.scale("lps", 2, "handed")
         _wait(lambda: len(lab.pods("lps", "handed")) == 2)
         full = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": str(4 + len(before))}}}
         lab.core.create_namespaced_resource_quota(lab.namespace, full)  # so that lps-2 cannot come back
@@ -154,21 +154,15 @@ def _values(lab: Lab) -> str:
 def test_a_device_that_is_gone_is_named_in_status_metric_and_event(lab: Lab) -> None:
     lab.up("experiments/digits.yaml", sets=lasting(600), release="waits")
     lab.wait_global_round(5, "waits")
-    _scale_devices(lab, "waits", 9)
+    lab.scale("device", 9, "waits")
     _wait(lambda: len(lab.pods("device", "waits")) == 9)
     _wait(lambda: [wait["name"] for wait in lab.status("waits")["waits"]] == ["device-009"])
     assert 'fedstrata_waits_seconds{who="device-009"}' in _metrics(lab, "waits-fedstrata-gps-0")
     events = [e.message for e in lab.core.list_namespaced_event(lab.namespace).items if e.reason == "WaitsFor"]
     assert [message for message in events if "device-009" in message]
-    _scale_devices(lab, "waits", 10)
+    lab.scale("device", 10, "waits")
     _wait(lambda: lab.status("waits")["waits"] == [])
     lab.here("down", release="waits")
-
-
-def _scale_devices(lab: Lab, release: str, pods: int) -> None:
-    lab.apps.patch_namespaced_stateful_set_scale(
-        f"{release}-fedstrata-device", lab.namespace, {"spec": {"replicas": pods}}
-    )
 
 
 def _metrics(lab: Lab, pod: str) -> str:

@@ -181,6 +181,7 @@ def test_a_run_that_another_has_replaced_goes_on_where_it_stood_when_its_experim
     other = ("experiments/digits.yaml", "--set", "training.global_rounds=2", "--set", "seed=7")
     lab.up("experiments/digits.yaml", ON_VOLUMES, sets=LONG, release="replaced")
     lab.wait_global_round(5, "replaced")
+    lab.scale("device", 0, "replaced")  # so that the run is not over before it is replaced
     stood = lab.status("replaced")
     said = lab.here("up", *other, release="replaced", code=2)
     assert f"has run {stood['run_id']} in phase training" in said

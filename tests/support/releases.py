@@ -58,6 +58,7 @@ class Noted:
             ("delete_tests", None),
             ("wait_ready", None),
             ("warnings", []),
+            ("gps_pods", []),
             ("delete_claims", [*claims]),
             ("claims", [*claims]),
             ("may", True),

@@ -23,7 +23,7 @@ from emulator.cluster.rollout import Seen
 from emulator.cluster.up import UpRequest, load_for_cluster
 from emulator.commands.main import execute
 from emulator.shipped.share import CHART
-from fedstrata.errors import AccountError, AddressError, DataError, ExperimentError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, DataError, ExperimentError, FedstrataError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.releases import (
     DIGITS,
@@ -270,13 +270,23 @@ def test_a_run_that_has_not_failed_is_not_begun_again(monkeypatch: pytest.Monkey
     assert noted.upgraded["again"]
 
 
-def test_a_run_whose_gps_says_nothing_may_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [
+    AddressError("the GPS's pod is Pending"), RunStoppedError("the GPS did not answer within 30 s")
+])  # fmt: skip
+def test_a_run_is_replaced_unasked_where_no_gps_is_ready_but_not_where_one_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, error: FedstrataError
+) -> None:
     noted = Noted(monkeypatch)
-
-    def away(*_: object, **__: object) -> None:
-        raise AddressError("the GPS's pod is Pending")
-
-    monkeypatch.setattr("emulator.cluster.up.status", away)
+    noted.kept["experiment"] = "name: before"
+    monkeypatch.setattr("emulator.cluster.up.status", raising(error))
+    ready = a_pod("lab-gps-0")
+    monkeypatch.setattr(InstalledRelease, "gps_pods", lambda _: [ready])
+    with pytest.raises(type(error), match=f"cannot ask the GPS whether a run is under way, .*: {error}"):
+        up()
+    with pytest.raises(type(error), match=f"cannot ask the GPS whether digits-.* has failed: {error}"):
+        up(begins_again=True)
+    assert noted.upgraded == {}
+    ready.status.conditions[0].status = "False"
     up(begins_again=True)
     assert noted.upgraded["again"]
 

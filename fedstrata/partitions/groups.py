@@ -16,7 +16,7 @@ from fedstrata.experiment.partition import Labels
 from fedstrata.experiment.sections import MAX_DEVICES, Settings
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.base import Name, Partition
-from fedstrata.partitions.shifts import Shift
+from fedstrata.partitions.shifts import GroupShift, Shift
 from fedstrata.partitions.stock import (
     LABEL_SHARES,
     TRAIN_ORDER,
@@ -244,7 +244,7 @@ def _shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shif
     """
     if group.rotation:
         check_rotation(group.rotation, info.input_shape, f"{where}.rotation")
-    return Shift(quarter_turns=group.rotation // 90, new_labels=_new_labels(group, info.num_classes, seed, where))
+    return GroupShift(quarter_turns=group.rotation // 90, new_labels=_new_labels(group, info.num_classes, seed, where))
 
 
 def _new_labels(group: Group, num_classes: int, seed: int, where: str) -> NDArray[np.int64] | None:

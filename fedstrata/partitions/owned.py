@@ -21,6 +21,7 @@ from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.base import Partition
 from fedstrata.partitions.local_data import LocalPartition
 from fedstrata.partitions.set_aside import own_tests, with_set_aside
+from fedstrata.partitions.shifts import Place
 from fedstrata.partitions.stock import no_indices
 from fedstrata.plugins import or_failed
 
@@ -58,13 +59,17 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
     if isinstance(experiment.partition, LocalPartition):
         return _of_board(experiment.partition, dataset, experiment.seed, device_index)
     assignment = _assignment(experiment, dataset)
-    train = dataset.train.part(np.sort(assignment.train[device_index]))
+    trained, tested = np.sort(assignment.train[device_index]), np.sort(assignment.test[device_index])
+    train = dataset.train.part(trained)
     held_out = dataset.train if assignment.tests_on_training_data else dataset.test
-    test = held_out.part(np.sort(assignment.test[device_index]))
+    test = held_out.part(tested)
     if assignment.shifts is None:
         return DeviceData(train=train, test=test)
     shift = assignment.shifts[device_index]
-    return DeviceData(train=shift.apply(train), test=shift.apply(test))
+    return DeviceData(
+        train=shift.apply(train, Place(indices=trained, is_training_data=True)),
+        test=shift.apply(test, Place(indices=tested, is_training_data=assignment.tests_on_training_data)),
+    )
 
 
 def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_index: int) -> DeviceData:

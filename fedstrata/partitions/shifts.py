@@ -1,5 +1,5 @@
-"""The changes of a group to its devices' examples: rotated images (covariate shift) or renamed labels (concept
-shift).
+"""Changes of devices' examples: the interface, and the changes of a group, which are rotated images (covariate shift)
+or renamed labels (concept shift).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,30 @@ from fedstrata.datasets.turning import turned
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Place:
+    """Say where in the data set a device's examples are. So a change can draw random numbers for each example."""
+
+    indices: NDArray[np.int64]
+    """The index of each example, in the training data or in the tests."""
+    is_training_data: bool
+    """True if the examples are from the training data, also if the device is tested on them."""
+
+
 class Shift:
+    """Change the examples of a device, for training and for tests."""
+
+    @property
+    def changes(self) -> bool:
+        """Return whether the shift changes examples."""
+        raise NotImplementedError
+
+    def apply(self, examples: Examples, place: Place) -> Examples:
+        """Return the changed examples, in the same order."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupShift(Shift):
     """Describe how a group changes its devices' examples.
 
     `quarter_turns` is the number of rotations by 90 degrees, counter-clockwise. If labels change, `new_labels` has the
@@ -24,10 +47,9 @@ class Shift:
 
     @property
     def changes(self) -> bool:
-        """Return whether the shift changes examples."""
         return bool(self.quarter_turns) or self.new_labels is not None
 
-    def apply(self, examples: Examples) -> Examples:
+    def apply(self, examples: Examples, place: Place) -> Examples:
         """Return the examples with rotated images and renamed labels."""
         if self.quarter_turns:
             examples = turned(examples, self.quarter_turns)

@@ -25,6 +25,7 @@ REGISTRY: Mapping[str, str] = {
     "pathological": "fedstrata.partitions.pathological:PathologicalPartition",
     "shards": "fedstrata.partitions.shards:ShardPartition",
     "quantity": "fedstrata.partitions.quantity:QuantityPartition",
+    "feature_noise": "fedstrata.partitions.feature_noise:FeatureNoisePartition",
     "natural": "fedstrata.partitions.natural:NaturalPartition",
     "given": "fedstrata.partitions.given:GivenPartition",
     "local": "fedstrata.partitions.local_data:LocalPartition",
@@ -34,6 +35,7 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("dir", "labeldir", "noniidlabeldir", "heterodir", "practical"), "it is label_dirichlet here"),
     "pat": "it is pathological here",
     **dict.fromkeys(("noniid#label", "noniidlabel"), "it is label_quantity or shards here"),
+    **dict.fromkeys(("noise", "featureskew"), "it is feature_noise here"),
     **dict.fromkeys(("iiddiffquantity", "unbalancediid"), "it is quantity here"),
 }
 PARTITIONS = Classes(section="partition", base=Partition, known=REGISTRY, elsewhere=ELSEWHERE, tag="kind")

@@ -99,6 +99,6 @@ TEST_SETS: Mapping[TestSetName, OwnTests] = {
 def _check_unchanged(split: Assignment, key: str) -> None:
     if any(shift.changes for shift in split.shifts or ()):
         raise ExperimentError(
-            f"{key} needs unchanged data, but rotation or label_permutation changes the data of some devices; remove "
-            "one of both"
+            f"{key} needs unchanged data, but rotation, label_permutation or noise changes the data of some devices; "
+            "remove one of both"
         )

@@ -3,10 +3,11 @@
 import re
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from helm_python import HelmRenderError
 
-from tests.support.charts import CHART, Object, one, render, values_of, workload
+from tests.support.charts import CHART, NEWEST, Object, one, render, values_of, workload
 
 EXTENDED = values_of(CHART / "ci" / "extended.yaml")
 TIERS = ("gps", "lps", "device")
@@ -41,6 +42,32 @@ def test_a_tier_is_given_what_a_pod_can_be_given_and_the_others_are_not(tier: st
         assert (spec.get("runtimeClassName") == "gvisor") is is_given
         assert (spec["securityContext"].get("supplementalGroups") == [44]) is is_given
         assert spec["securityContext"]["runAsUser"] == 10001
+
+
+@pytest.mark.parametrize("version", ["v1.34.0", NEWEST])
+def test_devices_claim_gpus_and_their_container_uses_each_claim(version: str) -> None:
+    claims = [
+        {"name": "gpu", "resourceClaimTemplateName": "a-gpu"},
+        {"name": "shared", "resourceClaimName": "one-for-all"},
+    ]
+    objects = render({"device": {"resourceClaims": claims, "resources": {"limits": {"cpu": "2"}}}}, version=version)
+    kubernetes_validate.validate(one(objects, "StatefulSet", "demo-fedstrata-device"), NEWEST, strict=True)
+    spec = template(objects, "device")["spec"]
+    assert spec["resourceClaims"] == claims
+    resources = spec["containers"][0]["resources"]
+    assert resources["claims"] == [{"name": "gpu"}, {"name": "shared"}]
+    assert resources["limits"]["cpu"] == "2"
+    for other in ("gps", "lps"):
+        spec = template(objects, other)["spec"]
+        assert "resourceClaims" not in spec
+        assert "claims" not in spec["containers"][0]["resources"]
+
+
+def test_a_kubernetes_before_resource_claims_is_refused() -> None:
+    values = {"device": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "a-gpu"}]}}
+    said = r"device\.resourceClaims needs Kubernetes 1\.34, and this is v1\.33\.4: set device\.resources\.limits"
+    with pytest.raises(HelmRenderError, match=said):
+        render(values, version="v1.33.4")
 
 
 def test_kubernetes_may_choose_users_and_groups_itself() -> None:

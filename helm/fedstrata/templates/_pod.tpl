@@ -52,7 +52,20 @@ readinessProbe:
 {{- $limits := dict "memory" (printf "%dMi" (max 1024 (mul 2 $mi))) | merge ($resources.limits | default dict) -}}
 {{- $resources = mergeOverwrite $resources (dict "requests" (dict "memory" (printf "%dMi" $mi)) "limits" $limits) -}}
 {{- end -}}
+{{- with $tier.resourceClaims -}}
+{{- $names := list -}}
+{{- range . }}{{ $names = append $names (dict "name" .name) }}{{ end -}}
+{{- $resources = set $resources "claims" $names -}}
+{{- end -}}
 {{ toYaml $resources }}
+{{- end }}
+
+{{/* The claims of a tier's pod, from which its container takes GPUs. */}}
+{{- define "fedstrata.resourceClaims" -}}
+{{- with (index .root.Values .component).resourceClaims -}}
+{{- if not (include "fedstrata.since" (dict "root" $.root "version" "1.34")) }}{{ fail (printf "%s.resourceClaims needs Kubernetes 1.34, and this is %s: set %s.resources.limits instead, such as nvidia.com/gpu: 1" $.component $.root.Capabilities.KubeVersion.Version $.component) }}{{ end -}}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* The one container of a tier: (dict "root" $ "component" "lps"). */}}
@@ -211,6 +224,10 @@ spec:
   {{- end }}
   {{- with $tier.runtimeClassName }}
   runtimeClassName: {{ . | quote }}
+  {{- end }}
+  {{- with include "fedstrata.resourceClaims" . | trim }}
+  resourceClaims:
+    {{- . | nindent 4 }}
   {{- end }}
   {{- with $tier.priorityClassName | default $root.Values.queue.priorityClass }}
   priorityClassName: {{ . | quote }}

@@ -26,6 +26,7 @@ SECTIONS = {
         "kinds-of-tensors",
         "own-files",
         "measured-by-all",
+        "baselines",
     ),
     "Calls, recovery, clocks and links": (
         "pull-protocol",

@@ -33,7 +33,7 @@ def lasting(seconds: float) -> tuple[str, ...]:
     return (f"training.global_rounds={round(seconds / ROUND_S)}", *SLOW)
 
 
-LONG = lasting(32)  # since a status takes one or two
+LONG = lasting(48)  # since on a busy machine `up` returns late, and a status takes some seconds
 INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fedstrata.clock.exchanged import took_ns
 from fedstrata.clock.timeline import PARTS
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.energy import RadioSettings
@@ -60,7 +61,7 @@ class DeviceEnergy:
         """Return the energy of a transfer, or of computing, on the real clock. It is calculated from the measured
         duration.
         """
-        lasted_ns = each.achieved_link_ns + each.achieved_latency_ns
+        lasted_ns = took_ns(each)
         went = (each.bytes, lasted_ns)
         if each.direction == "compute":
             return self._took(each.child, compute_ns=lasted_ns)

@@ -55,3 +55,12 @@ class Exchanged:
     def after(self, sent: "Exchanged") -> "Exchanged":
         """Return this upload together with `sent`, the download of the model before the upload."""
         return replace(self, down_bytes=sent.down_bytes, stream=sent.stream)
+
+
+def took_ns(carried: pb.Carried) -> int:
+    """Return how long a transfer or computing took on the real clock.
+
+    If a transfer took longer than calculated, its achieved rate has the excess, and its achieved latency has it again.
+    So the sum of both would be too long.
+    """
+    return max(carried.achieved_link_ns + carried.latency_ns, carried.achieved_latency_ns)

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from fedstrata.clock.exchanged import took_ns
 from fedstrata.record.links import with_update
 from fedstrata.record.tables import Amount, OfRound, Table, as_seconds, of_global_round, of_lps_round
 from fedstrata.record.timeline import PARTS, RunTimes
@@ -105,7 +106,7 @@ def _of_children(times: pb.RoundTimes, carried: Sequence[pb.Carried]) -> list[tu
     }
     for each in (each for each in carried if each.child in in_time):
         took, part = found.setdefault(each.child, _Took()), f"{each.direction}_ns"
-        setattr(took, part, getattr(took, part) + each.achieved_link_ns + each.achieved_latency_ns)
+        setattr(took, part, getattr(took, part) + took_ns(each))
     return sorted(found.items())
 
 

@@ -77,7 +77,7 @@ def test_the_picture_of_a_round_has_what_links_and_devices_took(run: Path) -> No
         computing = took["device-lps", "compute", name]
         assert sum(row.compute_s for row in own) == pytest.approx(2 * float(computing["achieved_latency_s"]), abs=1e-5)
         up = took["device-lps", "up", name]
-        lasted = 8 * int(up["bytes"]) / int(up["achieved_bits_per_s"]) + 2 * float(up["achieved_latency_s"])
+        lasted = 8 * int(up["bytes"]) / int(up["achieved_bits_per_s"]) + 2 * float(up["latency_s"])
         assert sum(row.up_s for row in own) == pytest.approx(lasted, rel=1e-4)
     drawn = picture(load_record(run), waits)
     assert drawn is not None

@@ -68,7 +68,7 @@ def test_own_radios_and_watts_by_profile_and_device() -> None:
 
 def test_on_the_real_clock_what_was_measured_counts() -> None:
     model = DeviceEnergy(energy("clock=real"))
-    lasted = {"achieved_link_ns": S - 40 * MS, "achieved_latency_ns": 40 * MS, "link_ns": 7 * S}
+    lasted = {"achieved_link_ns": S - 40 * MS, "latency_ns": 40 * MS, "link_ns": 7 * S}
     down, computing = (pb.Carried(child=0, bytes=10**6, direction=way, **lasted) for way in ("down", "compute"))
     assert model.carried(down).joules() == {"down": 1.7038, "compute": 0.0, "up": 0.0}
     assert model.carried(computing).joules() == {"down": 0.0, "compute": 7.2, "up": 0.0}

@@ -58,9 +58,9 @@ def test_what_a_child_is_not_about_it_waits() -> None:
 
 def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_meanwhile() -> None:
     def carried(link: str, direction: str, link_s: int, latency_s: int = 0) -> pb.Carried:
-        return pb.Carried(
-            link=link, direction=direction, achieved_link_ns=link_s * S, achieved_latency_ns=latency_s * S
-        )
+        latency_ns = latency_s * S
+        times = {"latency_ns": latency_ns, "achieved_latency_ns": latency_ns}
+        return pb.Carried(link=link, direction=direction, achieved_link_ns=link_s * S, **times)
 
     device = [carried("device-lps", "down", 1, 1), carried("device-lps", "compute", 3), carried("device-lps", "up", 2)]
     row = pb.LpsRound(home_id="lps-0", seconds=9.5, times=pb.RoundTimes(carried=device))
@@ -68,6 +68,16 @@ def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_m
     text = table([row, row], RunTimes(global_rounds={0: closed}), IDS)
     assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,2.000000000,3.000000000,2.000000000,2.500000000"
     assert text.splitlines()[3] == "gps,1,,,lps-0,0.000000000,19.000000000,1.000000000,0.000000000"
+
+
+def test_on_the_real_clock_the_excess_of_a_transfer_is_in_its_time_once() -> None:
+    late = pb.Carried(link="device-lps", direction="down", link_ns=2 * S, latency_ns=S)
+    late.achieved_link_ns, late.achieved_latency_ns = 3 * S, 2 * S  # 4 s in place of 3 s
+    unlimited = pb.Carried(link="device-lps", direction="up", achieved_link_ns=S, achieved_latency_ns=S)  # 1 s, not 0
+    computed = pb.Carried(link="device-lps", direction="compute", achieved_link_ns=S)
+    row = pb.LpsRound(home_id="lps-0", seconds=6, times=pb.RoundTimes(carried=[late, unlimited, computed]))
+    text = table([row], RunTimes(), IDS)
+    assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,4.000000000,1.000000000,1.000000000,0.000000000"
 
 
 def test_on_the_real_clock_a_device_that_misses_its_round_is_not_shown_as_waiting() -> None:

@@ -20,6 +20,7 @@ import typer
 
 from emulator.commands import (
     bench_device,
+    calibrate,
     certs,
     export,
     fleet,
@@ -182,6 +183,7 @@ for _command in (
     export.export,
     bench_device.bench_device,
     retime.retime,
+    calibrate.calibrate,
     partition.partition,
     kubernetes.up,
     kubernetes.status,

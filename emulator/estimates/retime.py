@@ -86,7 +86,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
     prefix = next(iter(record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
     flows = Flows.of(FLOWS.read(path), prefix)
     try:
-        return _Retiming(experiment, flows).all_of(record)
+        return Retimed(experiment=experiment, record=record, timing=Retiming(experiment, flows).timing())
     except (KeyError, IndexError, ValueError) as error:
         raise DataError(f"{path} has other rounds or children than the run: {error}; fetch the record again") from None
 
@@ -143,7 +143,7 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
         raise OutputError(f"cannot write {out}: {error.strerror}; choose another folder") from None
 
 
-class _Retiming:
+class Retiming:
     """Calculate the times of a run round by round, in the same way as the GPS and the LPSs."""
 
     def __init__(self, experiment: Experiment, flows: Flows) -> None:
@@ -154,8 +154,8 @@ class _Retiming:
         self._rows: list[pb.LpsRound] = []
         self._are_asked = asks_in_training(make_method(experiment)) is not None
 
-    def all_of(self, record: RunRecord) -> Retimed:
-        """Return the new times of the whole run."""
+    def timing(self) -> Timing:
+        """Return the times of the whole run. Raises KeyError if the flows lack a round of the run."""
         asked = self._asked()
         begins, closed = 0, {}
         for global_round in range(self._experiment.training.global_rounds):
@@ -164,8 +164,7 @@ class _Retiming:
         self._rows.sort(key=lambda row: (row.lps_round, len(row.home_id), row.home_id))
         before = before_training(self._experiment, list(asked.values()))
         times = RunTimes(before=before, global_rounds=closed, asked=asked)
-        timing = Timing(experiment=self._experiment, rows=self._rows, times=times)
-        return Retimed(experiment=self._experiment, record=record, timing=timing)
+        return Timing(experiment=self._experiment, rows=self._rows, times=times)
 
     def _asked(self) -> Mapping[str, Asked]:
         method = make_method(self._experiment)

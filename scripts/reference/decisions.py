@@ -39,6 +39,7 @@ SECTIONS = {
         "real-clock",
         "schedules",
         "real-broadcasts",
+        "calibration",
         "spans",
     ),
     "Security and privacy": (

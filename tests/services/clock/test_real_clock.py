@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from emulator.commands.main import execute
 from emulator.results.read_record import load_record
 from emulator.results.waits_chart import picture
+from fedstrata.experiment_file import load_experiment
 from tests.support.records import rows_of, summary_of
 from tests.support.tiers import run_in_process, small
 
@@ -151,3 +153,16 @@ def test_a_device_that_is_late_by_the_wall_as_it_moves_is_waited_for_where_it_co
     assert ("device-000", "round 1") in {(each.device, each.stage) for each in record.summary.excluded}
     assert [(moved.device, moved.global_round) for moved in record.summary.moves] == [("device-000", 2)]
     assert "lps-1" in {row.lps_id for row in record.waits if row.child == "device-000"}
+
+
+def test_a_run_calibrates_an_experiment_that_check_accepts(tmp_path: Path) -> None:
+    links = "links={device-lps: {up_rate: 5Mbit/s, latency: 5ms}, overrides: [{devices: [4], up_rate: 3Mbit/s}]}"
+    run = run_in_process(small("clock=real", links), tmp_path / "run").folder
+    twin = tmp_path / "twin.yaml"
+    assert execute(["calibrate", str(run), "--out", str(twin)]) == 0
+    assert execute(["check", str(twin)]) == 0
+    found = load_experiment(twin)
+    assert found.clock == "virtual"
+    assert found.links.overrides[0].devices == (4,)
+    assert found.compute is not None
+    assert found.compute.per_example

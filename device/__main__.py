@@ -44,7 +44,7 @@ from fedstrata.process.process import (
     service_arguments,
     spare_what_is_loaded,
 )
-from fedstrata.processors import started
+from fedstrata.processors import started, with_memory
 from fedstrata.store.own_code import check_code
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
@@ -109,12 +109,14 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
     Raises:
         RunStoppedError: the run has stopped before its end. The error is raised when all devices have ended.
         NotAllowedError: no device of the process may take part.
+        ResourceError: the processor has no memory left for a device.
     """
 
     async def one(index: int) -> FedstrataError | None:
         agent = DeviceAgent(host, index)
         try:
-            await agent.run()
+            with with_memory(host.experiment, host.architectures.processor, agent.device_id):
+                await agent.run()
         except (PayloadError, ExcludedError, NotAllowedError, RunStoppedError) as error:  # from GPS or LPS
             log.warning("device_stopped", device=agent.device_id, reason=str(error))
             return error

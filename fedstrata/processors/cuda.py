@@ -68,6 +68,11 @@ class Cuda(Processor):
             f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
         )
 
+    def is_full(self, error: BaseException) -> bool:
+        """Return whether torch or a library of CUDA says so. Only torch itself has a class of errors for it."""
+        texts = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+        return super().is_full(error) or (isinstance(error, RuntimeError) and any(each in str(error) for each in texts))
+
     def generators(self) -> "tuple[torch.Generator, ...]":
         """Return the generators of the CPU and of the GPU. A module may draw from both."""
         return (*super().generators(), _of_gpu())

@@ -1,12 +1,13 @@
 """The processors by name. The module makes the processor of an experiment from its key `devices.processor`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fedstrata.errors import ExperimentError, ResourceError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Classes
-from fedstrata.plugins import guarded, or_failed
+from fedstrata.plugins import describe, guarded, or_failed
 from fedstrata.tensors.processor import CPU, Processor
 
 # By name `module:Class`. The module is imported when the name is first used.
@@ -56,3 +57,21 @@ def started(experiment: Experiment) -> Processor:
     except ResourceError as error:
         raise ExperimentError(f"devices.processor {experiment.devices.processor}: {error}") from None
     return processor
+
+
+@contextmanager
+def with_memory(experiment: Experiment, processor: Processor, device_id: str) -> Iterator[None]:
+    """Run a block of a device's work. Raises ResourceError if the processor has no memory left for it."""
+    try:
+        yield
+    except Exception as error:
+        told: BaseException | None = error
+        while told is not None and not processor.is_full(told):
+            told = told.__cause__  # code of the user may have failed because of it
+        if told is None:
+            raise
+        raise ResourceError(
+            f"{device_id}: devices.processor {experiment.devices.processor} has no memory left; compare its memory "
+            "with the estimate of `fedstrata check`, and set a smaller training.batch_size or let fewer devices share "
+            f"it ({describe(told)})"
+        ) from error

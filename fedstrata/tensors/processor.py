@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Processor:
-    """Make tensors on one of torch's devices. The methods `missing`, `start`, `kind` and `generators` describe the
-    processor.
+    """Make tensors on one of torch's devices. The methods `missing`, `start`, `kind`, `generators` and `is_full`
+    describe the processor.
     """
 
     processes: int | None = None
@@ -50,6 +50,12 @@ class Processor:
         import torch
 
         return (torch.default_generator,)
+
+    def is_full(self, error: BaseException) -> bool:
+        """Return whether an error of a computation says that the processor has no memory left."""
+        import torch
+
+        return isinstance(error, torch.OutOfMemoryError)
 
     def tensor(self, values: NDArray[Any]) -> "torch.Tensor":
         """Return a copy of an array."""

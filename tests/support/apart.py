@@ -18,3 +18,12 @@ class Apart(Processor):
     def held(self, values: NDArray[Any]) -> torch.Tensor:
         self.sent += 1
         return super().held(values)
+
+
+class Narrow(Apart):
+    """A memory that is full as soon as the data of one device are in it."""
+
+    def held(self, values: NDArray[Any]) -> torch.Tensor:
+        if self.sent == 2:  # inputs and targets
+            raise torch.OutOfMemoryError("tried to allocate 40 beads")
+        return super().held(values)

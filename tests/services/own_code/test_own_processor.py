@@ -1,5 +1,9 @@
 """A processor of one's own: its start, and its kind in the record."""
 
+import os
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +12,9 @@ import pytest
 from emulator.results.read_record import RunRecord
 from fedstrata.errors import PluginError
 from fedstrata.processors import lacking
-from tests.support.tiers import run_in_process, small
+from tests.support import apart
+from tests.support.programs import REPOSITORY
+from tests.support.tiers import SMALL, run_in_process, small
 
 ABACUS = '''
 """The CPU under another name."""
@@ -59,3 +65,20 @@ def test_an_own_processor_that_fails_is_named(folder: Path) -> None:
     experiment = small("devices.processor='abacus:Broken'")
     with pytest.raises(PluginError, match=r"^processor abacus:Broken failed in missing: KeyError: 'beads' \(.*abacus"):
         lacking(experiment)
+
+
+def test_a_device_for_which_the_processor_has_no_memory_left_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    shutil.copy(apart.__file__, tmp_path / "apart.py")
+    (tmp_path / "small.yaml").write_text(SMALL)
+    words = ("run", "small.yaml", "--out", "out", "--quiet", "--set", "devices.processor=apart:Narrow")
+    done = subprocess.run(
+        [sys.executable, "-m", "emulator", *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stdout + done.stderr
+    said = (
+        r"^error: devices-\S+: device-00[0-4]: devices\.processor apart:Narrow has no memory left; compare its memory "
+        r"with the estimate of `fedstrata check`, .* \(OutOfMemoryError: tried to allocate 40 beads\)$"
+    )
+    assert re.search(said, " ".join(done.stderr.split())), done.stderr
+    assert "Traceback" not in done.stderr

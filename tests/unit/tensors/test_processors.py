@@ -10,10 +10,10 @@ import torch
 
 from device.kernels import kernels
 from emulator.commands import main as cli
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, PluginError, ResourceError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models.module_source import drawing
-from fedstrata.processors import Processor, lacking, processor_of, started
+from fedstrata.processors import Processor, lacking, processor_of, started, with_memory
 from fedstrata.processors.cuda import Cuda
 from fedstrata.tensors.processor import CPU
 from tests.support.two_tasks import TWO_TASKS
@@ -111,6 +111,29 @@ def test_all_generators_of_a_processor_have_the_seed_and_then_their_state_again(
     assert all(torch.equal(each, expected) for draws in drawn for each in draws)
     assert torch.equal(torch.default_generator.get_state(), before[0])
     assert torch.equal(processor.own.get_state(), before[1])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
+def test_a_full_gpu_is_named_with_its_device_even_if_own_code_failed_because_of_it(error: Exception) -> None:
+    failed = PluginError("the module fails")
+    failed.__cause__ = error
+    said = r"^device-3: devices\.processor cuda has no memory left; .*(out of|ALLOC)"
+    for raised in (error, failed):
+        with pytest.raises(ResourceError, match=said), with_memory(ON_A_GPU, Cuda(), "device-3"):
+            raise raised
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error: invalid argument"), PluginError("the module fails")])
+def test_other_errors_of_devices_stay_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)), with_memory(ON_A_GPU, Cuda(), "device-3"):
+        raise error
 
 
 def test_check_says_that_a_gpu_is_missing_here_and_a_run_ends_before_anything_starts(

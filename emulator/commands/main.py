@@ -119,10 +119,16 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Validate an experiment. Print its topology, and an estimate of the bytes that it sends."""
+    """Validate an experiment. Print its topology, and an estimate of the bytes that it sends. For a sweep file, print
+    what its runs cost.
+    """
     from emulator.console.console_tables import make_console
     from emulator.estimates.check import check as check_experiment
+    from emulator.sweeps.file import is_sweep
 
+    if is_sweep(experiment):
+        _check_sweep(experiment, changes, is_tried=is_tried)
+        return
     loaded = changes.load(experiment)
     check_experiment(loaded, make_console())
     if is_tried:
@@ -140,6 +146,23 @@ def check(
         print(cost.of_device)
         if loaded.training.rounds.asynchronous is None:
             print(cost.of_run)
+
+
+def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
+    """Print what the runs of a sweep file cost. With `is_tried`, also measure seconds of training."""
+    from device.repeat import pace_here
+    from emulator.console.console_tables import make_console
+    from emulator.local.processes import usable_cores
+    from emulator.sweeps.sweep_cost import print_costs, row_costs
+    from emulator.sweeps.tuning import SweepSource, sweeps_to_do
+
+    if changes.overrides or changes.seed is not None:
+        raise typer.BadParameter(f"{path} is a sweep file, which has its own seeds and cells; change them in the file")
+    measure = (lambda experiment: pace_here(experiment).per_example_ns / 1e9) if is_tried else None
+    first, table = sweeps_to_do(SweepSource.of_file(path))
+    sweeps = [("cell", first)] if table is None else [("candidate of tune", first), ("cell", table)]
+    parts = [(title, row_costs(each, measure)) for title, each in sweeps]
+    print_costs(parts, cores=usable_cores(), console=make_console())
 
 
 @app.command()

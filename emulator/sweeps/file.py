@@ -192,6 +192,17 @@ def read_document(path: Path, what: str) -> Any:
         raise ExperimentError(f"{path} {error}") from None
 
 
+def is_sweep(path: Path) -> bool:
+    """Return whether a file is a sweep file: only sweep files have the key `base`."""
+    if not path.is_file():
+        return False
+    try:
+        document = read_document(path, "sweep file")
+    except ExperimentError:
+        return False
+    return isinstance(document, Mapping) and "base" in document
+
+
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
     """Return the sweep that a document describes. `document` is the parsed content of a sweep file.
 

@@ -54,14 +54,25 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
     if file.tune is None or file.tune.chosen is not None:
         return source.sweep()
     check_folder(store.folder)
-    document, where = candidates_of(source.document, file, file.tune), f"{source.where}: tune"
-    candidates = sweep_file(document, where)
-    source.sweep(dict.fromkeys((place.label for place in file.places()), first_of(candidates, file.tune.grid)))
-    tuning = sweep_of(document, name=f"{source.name}-{TUNING}", where=where, beside=source.beside)
+    tuning, _ = sweeps_to_do(source)
+    candidates = sweep_file(candidates_of(source.document, file, file.tune), f"{source.where}: tune")
     outcome = sweep(SweepRequest(sweep=tuning, store=store.within(TUNING), jobs=jobs), display)
     if outcome.failure is not None:
         raise RunStoppedError(f"tune: {outcome.failure}")
     return source.sweep(choices(outcome.results, candidates, file.tune.grid))
+
+
+def sweeps_to_do(source: SweepSource) -> tuple[Sweep, Sweep | None]:
+    """Return the sweep of candidates and the sweep of the table, which here has the first candidate's values. If
+    nothing is left to choose, return the sweep of the table and None. Raises ExperimentError if a value is not allowed.
+    """
+    file = sweep_file(source.document, source.where)
+    if file.tune is None or file.tune.chosen is not None:
+        return source.sweep(), None
+    document, where = candidates_of(source.document, file, file.tune), f"{source.where}: tune"
+    first = first_of(sweep_file(document, where), file.tune.grid)
+    table = source.sweep(dict.fromkeys((place.label for place in file.places()), first))
+    return sweep_of(document, name=f"{source.name}-{TUNING}", where=where, beside=source.beside), table
 
 
 def candidates_of(document: Mapping[str, Any], file: SweepFile, tune: TuneSettings) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fedstrata.methods import Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import example_counts, held_out_counts
-from fedstrata.processors.cuda import LEAST_BYTES
+from fedstrata.processors import processor_of
 from fedstrata.rules.registry import make_rule
 from fedstrata.rules.spool import BLOCK_BYTES
 from fedstrata.streams.architectures import Architectures
@@ -102,15 +102,16 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
 
 
 def processor_memory(experiment: Experiment, dataset: Dataset) -> int:
-    """Return the bytes that one process needs on a processor with its own memory, for CUDA's context, the training data
-    of all devices, and the tensors of one training. Not yet measured on a GPU.
+    """Return the bytes that one process needs on a processor with its own memory: what the processor takes for
+    itself, the training data of all devices, and the tensors of one training. Not yet measured on a GPU.
     """
     architectures = Architectures(experiment, make_method(experiment)).all
     train, info = dataset.train, dataset.info
     an_example = 0 if train.is_drawn else 4 * math.prod(info.input_shape) + 8 * math.prod(info.target_shape)
     tensors = MODELS_OF_A_TRAINING * 4 * max(each.streams.whole.size for each in architectures)
     activations = max(_activation_bytes(experiment, each.model, dataset) for each in architectures)
-    return LEAST_BYTES + sum(example_counts(experiment, dataset)) * an_example + tensors + activations
+    data = sum(example_counts(experiment, dataset)) * an_example
+    return processor_of(experiment).context_bytes + data + tensors + activations
 
 
 def _most_active(experiment: Experiment) -> int:

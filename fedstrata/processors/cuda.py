@@ -12,13 +12,12 @@ from fedstrata.tensors.processor import Processor
 if TYPE_CHECKING:
     import torch
 
-LEAST_BYTES = 1 << 30  # free memory for CUDA's own context and a small model
-
 
 class Cuda(Processor):
     """Compute on the first GPU that CUDA shows this process (`CUDA_VISIBLE_DEVICES` chooses another)."""
 
-    processes = 1  # each has a context of about 0.5 GB on the GPU
+    processes = 1
+    context_bytes = 1 << 30  # about 0.5 GB of CUDA's own, and a small model
 
     def __init__(self) -> None:
         super().__init__("cuda")
@@ -50,10 +49,10 @@ class Cuda(Processor):
         cudnn.benchmark = False  # it would choose algorithms by their time
         cudnn.deterministic = True
         free, _ = torch.cuda.mem_get_info()
-        if free < LEAST_BYTES:
+        if free < self.context_bytes:
             raise ResourceError(
                 f"{torch.cuda.get_device_name()} has {free >> 20} MB of free memory, and a process needs "
-                f"{LEAST_BYTES >> 20} MB; end other programs on it, or use fewer device processes"
+                f"{self.context_bytes >> 20} MB; end other programs on it, or use fewer device processes"
             )
 
     def kind(self) -> str:

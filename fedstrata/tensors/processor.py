@@ -22,6 +22,8 @@ class Processor:
 
     processes: int | None = None
     """The number of device processes of a run on one machine; None: one per core."""
+    context_bytes = 0
+    """The bytes that one process takes of the processor's own memory before it holds any tensor."""
     keeps_data = True
     """True if the data of devices stay in the processor's own memory."""
     may_stack = False

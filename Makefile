@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 PEERS_PYTHON ?= $(PYTHON)
 MOTO := .venv-moto
+MLFLOW := .venv-mlflow
 DRAWS ?= 20
 ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster buckets bench bench-docs docs images reference release publish screenshots kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster buckets mlflow bench bench-docs docs images reference release publish screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +67,13 @@ $(MOTO)/.installed: tests/support/moto.txt
 	@touch $@
 
 buckets: $(MOTO)/.installed ## a server of buckets for tests of sweeps in buckets, which are skipped without it
+
+$(MLFLOW)/.installed: constraints.txt
+	$(PYTHON) -m venv $(MLFLOW)
+	$(MLFLOW)/bin/pip install --quiet "mlflow==$$(sed -n 's/^mlflow-skinny==//p' constraints.txt)"
+	@touch $@
+
+mlflow: $(MLFLOW)/.installed ## a server of MLflow for tests of trackers in test-kills, which are skipped without it: 850 MB
 
 bench: setup ## the benchmark suite beside its peers, half an hour: a table with ratios, and runs/bench.json
 	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"

@@ -11,8 +11,13 @@ from emulator.tracking.tracker import Point, TrackedRun
 ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # the variable with which MLflow 3 uses a folder
 LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
 PARAMETERS_A_CALL = 100
-# A server that is away must not hold the run's end up: without these variables MLflow tries for minutes.
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+# A server that is away must not hold the run's end up: without the first two variables MLflow tries for minutes.
+# Without the third, MLflow prints the run's address between the lines of `--json`.
+SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
 
 
 def is_folder(tracking_uri: str) -> bool:
@@ -29,7 +34,7 @@ class MlflowTracker:
         """Set the tracking URI. By default it is the URI for which MLflow is configured. Raises MissingPackageError if
         MLflow is not installed.
         """
-        for variable, value in PATIENCE.items():
+        for variable, value in SETTINGS.items():
             os.environ.setdefault(variable, value)
         if is_folder(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")):
             os.environ.setdefault(ALLOWED, "true")

@@ -1,8 +1,6 @@
 """Points of a run in tools, as their own libraries read them back: each point once, whatever dies or is away."""
 
-import json
 import math
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -25,6 +23,7 @@ from fedstrata.page import Feed, PageApp
 from fedstrata.process.http import StatusServer
 from fedstrata.record.rounds import RoundRow, page_row
 from fedstrata.tasks import CLASSIFICATION
+from tests.support.wandb_files import logged
 
 
 def row(lps_round: int, lps_id: str = "lps-0", accuracy: float | None = 0.5) -> RoundRow:
@@ -218,32 +217,6 @@ def test_wandb_has_each_point_once_in_its_offline_files(run: TrackedRun, monkeyp
         [("lps-1/accuracy", 0.25), ("lps_round", 1)],
         [("lps-1/accuracy", 0.75), ("lps_round", 2)],
     ]
-
-
-def messages(path: Path) -> Iterator[bytes]:
-    """The messages in an offline file: a header of seven bytes, then LevelDB's log format in blocks of 32 KiB."""
-    data, place, message = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        if (left := 2**15 - place % 2**15) < 7:
-            place += left
-            continue
-        _, length, kind = struct.unpack_from("<IHB", data, place)  # kinds: 1 whole, 2 first, 3 middle, 4 last part
-        message += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):
-            yield message
-            message = b""
-
-
-def logged(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows in an offline file of wandb, without the columns that wandb adds."""
-    from wandb.proto import wandb_internal_pb2
-
-    for message in messages(path):
-        record = wandb_internal_pb2.Record.FromString(message)
-        if record.HasField("history"):
-            items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            yield {key: value for key, value in items.items() if not key.startswith("_")}
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])

@@ -1,0 +1,147 @@
+"""Whole runs whose GPS is killed, or whose tracker is away: each point once, and the models of an untracked run."""
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import fedstrata
+from tests.support.mlflow_server import serving
+from tests.support.ports import kept_address
+from tests.support.programs import Program, events
+from tests.support.records import summary_of
+from tests.support.tracked import DOCUMENT, KILLED, Found, check, expected
+from tests.support.wandb_files import logged
+
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(500)]
+LONGER = {**DOCUMENT, "training": {**DOCUMENT["training"], "global_rounds": 40}}
+POINTS = 2 * 80 * 3 + 2 * 40 * 2 + 1  # of two clusters: three counts a round, two measurements a global round
+LOST = re.compile(r"mlflow did not get (\d+) points; they are in rounds.csv")
+
+
+@contextmanager
+def tracked(track: str, folder: Path, *faults: dict[str, Any]) -> Iterator[Program]:
+    """A run of LONGER that a tracker shows. After the block the run ends with exit code 0."""
+    file = folder / "tracked.yaml"
+    file.write_text(yaml.safe_dump({**LONGER, "faults": list(faults)}))
+    words = ("run", str(file), "--track", track, "--json", "--out", str(folder / "run"))
+    with Program("emulator", *words, log=folder / "log", environment={"WANDB_MODE": "offline"}) as program:
+        yield program
+        for _ in program.lines():
+            pass
+        assert program.end() == 0, (folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> dict[str, str]:
+    """The SHA-256 of the models of a run without trackers."""
+    fedstrata.run(LONGER, out=folder / "plain", quiet=True)
+    return dict(summary_of(folder / "plain")["model_sha256"])
+
+
+def check_models(folder: Path, plain: dict[str, str]) -> None:
+    assert summary_of(folder / "run")["model_sha256"] == plain
+
+
+def in_mlflow(address: str) -> list[Found]:
+    """The points of the only run that a server of MLflow has."""
+    client, run = run_in_mlflow(address)
+    assert run is not None
+    return [
+        ((*name.split("/"), each.step), each.value)  # type: ignore[misc]
+        for name in run.data.metrics
+        for each in client.get_metric_history(run.info.run_id, name)
+    ]
+
+
+def run_in_mlflow(address: str) -> tuple[Any, Any]:
+    """A client of the server, and the only run that the server has. If it has no run yet, None."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"http://{address}")
+    experiment = client.get_experiment_by_name("tracked")
+    runs = client.search_runs([experiment.experiment_id]) if experiment else []
+    assert len(runs) <= 1
+    return client, (runs[0] if runs else None)
+
+
+def wait_for_points(address: str, program: Program) -> None:
+    """Wait until MLflow has a point. The run must still be in progress then."""
+    run = None
+    while run is None or not run.data.metrics:
+        assert program.process.poll() is None, program.log_path.read_text()
+        _, run = run_in_mlflow(address)
+    assert run.info.status == "RUNNING"
+
+
+def check_gps_was_killed(folder: Path) -> None:
+    serving = [event for event in events(folder / "run" / "logs" / "gps.log") if event["event"] == "serving"]
+    assert len(serving) == 2
+
+
+def test_a_server_of_mlflow_gets_each_point_once_although_the_gps_is_killed(
+    tmp_path: Path, plain: dict[str, str]
+) -> None:
+    with kept_address() as address, serving(address, tmp_path):
+        with tracked(f"mlflow:http://{address}", tmp_path, KILLED) as program:
+            wait_for_points(address, program)
+        found = in_mlflow(address)
+    assert len(found) == POINTS
+    check(found, list(expected(fedstrata.load(tmp_path / "run"))))
+    assert program.errors() == []
+    check_gps_was_killed(tmp_path)
+    check_models(tmp_path, plain)
+
+
+def test_wandb_offline_gets_each_point_once_although_the_gps_is_killed(tmp_path: Path, plain: dict[str, str]) -> None:
+    pytest.importorskip("wandb")
+    with tracked("wandb", tmp_path, KILLED) as program:
+        pass
+    rows = [row for path in (tmp_path / "run").glob("wandb/offline-*/*.wandb") for row in logged(path)]
+    found = [
+        ((*key.split("/"), row["lps_round"]), value) for row in rows for key, value in row.items() if key != "lps_round"
+    ]
+    assert len(found) == POINTS
+    check(found, list(expected(fedstrata.load(tmp_path / "run"))))
+    assert program.errors() == []
+    check_gps_was_killed(tmp_path)
+    check_models(tmp_path, plain)
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["refuses", "hangs"])
+def test_a_server_that_never_answers_changes_no_model_and_the_lost_points_are_counted(
+    tmp_path: Path, plain: dict[str, str], listens: bool
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen(100)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with tracked(f"mlflow:http://{address}", tmp_path) as program:
+            pass
+    away, lost = program.errors()
+    assert away.startswith("mlflow is away, the run goes on: ")
+    assert lost == f"mlflow did not get {POINTS} points; they are in rounds.csv"
+    check_models(tmp_path, plain)
+
+
+def test_points_that_a_dead_server_did_not_get_are_counted_and_the_others_are_there_once(
+    tmp_path: Path, plain: dict[str, str]
+) -> None:
+    with kept_address() as address:
+        with tracked(f"mlflow:http://{address}", tmp_path) as program, serving(address, tmp_path):
+            wait_for_points(address, program)
+        with serving(address, tmp_path):
+            found = in_mlflow(address)
+    away, lost = program.errors()
+    assert away.startswith("mlflow is away, the run goes on: ")
+    assert (match := LOST.fullmatch(lost))
+    assert len(found) == POINTS - int(match[1])
+    wanted = dict(expected(fedstrata.load(tmp_path / "run")))
+    check(found, [(key, wanted[key]) for key, _ in found])
+    check_models(tmp_path, plain)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from device.agent import DeviceAgent
 from device.channels import Channels
-from device.compute_thread import ComputeThread
+from device.compute_thread import LULL_S, SHORT_LULL_S, ComputeThread
 from device.identity import device_indexes
 from device.masking import shields
 from device.stacked.training import Stacked
@@ -90,7 +90,10 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         dataset=dataset,
         architectures=architectures,
         method=method,
-        compute_thread=ComputeThread(Stacked() if architectures.processor.may_stack else OneByOne()),
+        compute_thread=ComputeThread(
+            Stacked() if architectures.processor.may_stack else OneByOne(),
+            LULL_S if experiment.training.rounds.asynchronous is None else SHORT_LULL_S,
+        ),
         channels=channels,
         task=task,
         metrics=metrics,

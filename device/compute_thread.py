@@ -19,16 +19,18 @@ from fedstrata.process.waiting import wait_until
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 LULL_S = 0.005  # if no job has come for so long, the waiting jobs begin
+SHORT_LULL_S = 0.001  # if a parent does not open rounds for all its children, most of them stay silent
 
 
 class ComputeThread:
     """Run the arithmetic of all devices of a process on one thread. Training jobs and measurements wait in queues."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, lull_s: float = LULL_S) -> None:
+        """Set `lull_s`: if no job has come for so long, the waiting jobs begin."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
         self._listening: Counter[str] = Counter()  # by group: devices waiting for their next message
-        self._training = _Queue[TrainingJob, LocalResult](trainer.train, self._thread, self._listening)
-        self._evaluating = _Queue[EvaluationJob, Evaluation](trainer.evaluate, self._thread, self._listening)
+        self._training = _Queue[TrainingJob, LocalResult](trainer.train, self._thread, self._listening, lull_s)
+        self._evaluating = _Queue[EvaluationJob, Evaluation](trainer.evaluate, self._thread, self._listening, lull_s)
 
     @contextmanager
     def listening(self, group: str) -> Iterator[None]:
@@ -65,11 +67,16 @@ class _Queue(Generic[Job, Result]):
     """
 
     def __init__(
-        self, work: Callable[[Sequence[Job]], list[Result]], thread: ThreadPoolExecutor, listening: Counter[str]
+        self,
+        work: Callable[[Sequence[Job]], list[Result]],
+        thread: ThreadPoolExecutor,
+        listening: Counter[str],
+        lull_s: float,
     ) -> None:
         self._work = work
         self._thread = thread
         self._listening = listening
+        self._lull_s = lull_s
         self._waiting: list[tuple[Job, asyncio.Future[Result]]] = []
         self._groups: set[str] = set()  # the groups of the waiting jobs
         self._came = asyncio.Event()
@@ -95,11 +102,11 @@ class _Queue(Generic[Job, Result]):
     async def _wave(self) -> None:
         """Wait for jobs of other devices in the queued jobs' groups, so that all these jobs run together. The wait ends
         when none of these devices is still waiting for a message (see `listening`). It also ends when no job has come
-        for `LULL_S` seconds.
+        for `lull_s` seconds.
         """
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
-            if not await wait_until(self._came, self._came.is_set, LULL_S):
+            if not await wait_until(self._came, self._came.is_set, self._lull_s):
                 return
 
     async def _do(self, batch: "list[tuple[Job, asyncio.Future[Result]]]") -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from device import compute_thread as bench_module
 from device.compute_thread import ComputeThread
 
 A_WHILE_S = 20.0  # no test waits so long, unless it fails
@@ -50,12 +49,15 @@ def bench(trainer: Recorder) -> ComputeThread:
     return ComputeThread(trainer)
 
 
-async def test_devices_whose_models_come_one_after_the_other_train_together(
-    bench: Any, trainer: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench_module, "LULL_S", A_WHILE_S)
+@pytest.fixture
+def patient(trainer: Recorder) -> ComputeThread:
+    """A thread whose waiting jobs do not begin for a long time."""
+    return ComputeThread(trainer, A_WHILE_S)
+
+
+async def test_devices_whose_models_come_one_after_the_other_train_together(patient: Any, trainer: Recorder) -> None:
     models = [asyncio.Event() for _ in range(3)]
-    devices = [asyncio.create_task(hears_and_trains(bench, n, "a", model)) for n, model in enumerate(models)]
+    devices = [asyncio.create_task(hears_and_trains(patient, n, "a", model)) for n, model in enumerate(models)]
     for model in models:
         await some_turns()
         model.set()
@@ -63,12 +65,9 @@ async def test_devices_whose_models_come_one_after_the_other_train_together(
     assert trainer.batches == [[0, 1, 2]]
 
 
-async def test_the_last_of_a_group_waits_for_no_other_group(
-    bench: Any, trainer: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench_module, "LULL_S", A_WHILE_S)
-    with bench.listening("b"):
-        assert await asyncio.wait_for(bench.train(0, "a"), A_WHILE_S / 2) == 0
+async def test_the_last_of_a_group_waits_for_no_other_group(patient: Any, trainer: Recorder) -> None:
+    with patient.listening("b"):
+        assert await asyncio.wait_for(patient.train(0, "a"), A_WHILE_S / 2) == 0
     assert trainer.batches == [[0]]
 
 
@@ -78,13 +77,12 @@ async def test_one_who_stays_away_holds_the_others_up_for_a_moment_only(bench: A
     assert trainer.batches == [[0]]
 
 
-async def test_who_gives_up_listening_is_not_waited_for(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "LULL_S", A_WHILE_S)
-    gone = asyncio.create_task(hears_and_trains(bench, 0, "a", asyncio.Event()))
+async def test_who_gives_up_listening_is_not_waited_for(patient: Any) -> None:
+    gone = asyncio.create_task(hears_and_trains(patient, 0, "a", asyncio.Event()))
     await some_turns()
     gone.cancel()
     await some_turns()
-    assert await asyncio.wait_for(bench.evaluate(1, "a"), A_WHILE_S / 2) == 1
+    assert await asyncio.wait_for(patient.evaluate(1, "a"), A_WHILE_S / 2) == 1
 
 
 async def test_an_error_belongs_to_the_batch_and_the_next_goes_on(bench: Any) -> None:

@@ -145,7 +145,7 @@ class Experiment(Settings):
         sections = ("compute", "schedule", "energy")
         return self.links.timed_key or next((key for key in sections if getattr(self, key)), "")
 
-    @property
+    @cached_property
     def limits(self) -> Bounds:
         """The largest values that a device may report. They are the limits of `bounds`. Without `bounds.max_examples`,
         the limit for examples is the number of training examples of the partition's largest device.

@@ -254,10 +254,15 @@ class VectorLayout:
         for number, weight in enumerate(self.weights(cluster, num_examples, shares)):
             if weight:
                 offset = 0
-                for place in self.travelling.slices_of(self.streams[number].tensors):
+                for place in self._ranges[number]:
                     found.append(Route(place=place, stream=number, offset=offset, weight=weight))
                     offset += place.stop - place.start
         return found
+
+    @cached_property
+    def _ranges(self) -> list[list[slice]]:
+        """The ranges of a device's update that belong to each stream."""
+        return [self.travelling.slices_of(stream.tensors) for stream in self.streams]
 
     def weights(self, cluster: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]) -> list[int]:
         """Return a device's weight in every stream. `shares` is described in `routes`.

@@ -49,7 +49,9 @@ class LpsRounds:
             number=number,
             global_round=0,
             offers={
-                each: cast(Any, SimpleNamespace(whole_bytes=down, cluster=each, header=pb.ModelHeader()))
+                each: cast(
+                    Any, SimpleNamespace(transfer=Exchanged(down_bytes=down, stream=each), header=pb.ModelHeader())
+                )
                 for each in clusters
             },
             clusters=dict(zip(NAMES, clusters, strict=True)),

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.round_side import TakeTurn
 from fedstrata.experiment import Encoding
 from fedstrata.process.fault_points import reach
@@ -64,6 +65,7 @@ class Offer:
     withdrawn: Sequence[str] = ()  # tensors that are no longer sent
     told: answers_pb2.Answer | None = None  # arrays that the GPS sends to all devices
     header: pb.ModelHeader = field(init=False)
+    transfer: Exchanged = field(init=False)  # the header and the payload, as a child receives them
     codec: PayloadCodec = field(init=False)
     chunks: SharedChunks = field(init=False)
     small_reply: bytes | None = field(init=False, default=None)  # the whole reply, serialised once for all children
@@ -71,7 +73,7 @@ class Offer:
     @property
     def whole_bytes(self) -> int:
         """The size of the header and the payload that a child receives, in bytes."""
-        return self.header.ByteSize() + self.codec.payload_bytes
+        return self.transfer.down_bytes
 
     def header_part(self, offset: int) -> pb.ModelPart:
         """Return the first message of a download that begins at byte `offset` of the payload."""
@@ -115,6 +117,7 @@ class Offer:
         if self.told is not None:
             self.header.told.CopyFrom(self.told)
         self.header.offers.extend(pb.ClusterNumbers(clusters=offered) for offered in self.offers)
+        self.transfer = Exchanged(down_bytes=self.header.ByteSize() + self.codec.payload_bytes, stream=self.cluster)
         self.chunks = SharedChunks(self.codec, self.model)
         if self.codec.is_small:
             self.small_reply = serialised_whole(

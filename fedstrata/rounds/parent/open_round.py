@@ -153,8 +153,7 @@ class OpenRound:
         """Return which model the parent sends to a child, and its size in bytes with the header. The round's deadline
         and timeline depend on these values.
         """
-        offer = self.offer_to(child_id)
-        return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
+        return self.offer_to(child_id).transfer
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
         """Check whether a child's update has the number of the child's round, and was computed from the model that is

@@ -287,8 +287,8 @@ class Contributing(Announcing):
 
     def _updates(self) -> dict[str, Exchanged]:
         """Return the updates of all children at work. On the real clock, some have not announced theirs yet."""
-        refused = self._refused()
-        return {name: self.announced.get(name, Exchanged()) for name in self._children if name not in refused}
+        refused, silent = self._refused(), Exchanged()
+        return {name: self.announced.get(name, silent) for name in self._children if name not in refused}
 
     def _leave_out(self, child_id: str) -> None:
         if self._around.opened.intake.state_of(child_id) is ChildState.AWAITED:

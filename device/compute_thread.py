@@ -19,7 +19,7 @@ from fedstrata.process.waiting import wait_until
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 LULL_S = 0.005  # if no job has come for so long, the waiting jobs begin
-SHORT_LULL_S = 0.001  # if a parent does not open rounds for all its children, most of them stay silent
+SHORT_LULL_S = 0.001  # for asynchronous rounds: with a buffer of one update, each round waits for one lull
 
 
 class ComputeThread:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,6 +37,9 @@ from emulator.console.discarded_output import discard, discard_blocked, lasting
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, FedstrataError
 from fedstrata.process.forks import end_children, kill_children, spare_forks
 from fedstrata.process.logs import print_whatever_comes
+
+if TYPE_CHECKING:
+    from fedstrata.experiment import Experiment
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
 END_S = 10.0  # the longest wait for what own code has left behind
@@ -115,7 +118,8 @@ def check(
         typer.Option(
             "--try",
             help="Try the model and the task, check that training two steps twice gives the same bits, propose "
-            "bounds.max_update_norm, and measure what a round costs on this machine.",
+            "bounds.max_update_norm, and measure what a round costs on this machine. For a sweep, only measure seconds "
+            "of training.",
         ),
     ] = False,
 ) -> None:
@@ -150,7 +154,6 @@ def check(
 
 def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
     """Print what the runs of a sweep file cost. With `is_tried`, also measure seconds of training."""
-    from device.repeat import pace_here
     from emulator.console.console_tables import make_console
     from emulator.local.processes import usable_cores
     from emulator.sweeps.sweep_cost import print_costs, row_costs
@@ -158,11 +161,18 @@ def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
 
     if changes.overrides or changes.seed is not None:
         raise typer.BadParameter(f"{path} is a sweep file, which has its own seeds and cells; change them in the file")
-    measure = (lambda experiment: pace_here(experiment).per_example_ns / 1e9) if is_tried else None
+    measure = _example_s if is_tried else None
     first, table = sweeps_to_do(SweepSource.of_file(path))
     sweeps = [("cell", first)] if table is None else [("candidate of tune", first), ("cell", table)]
     parts = [(title, row_costs(each, measure)) for title, each in sweeps]
     print_costs(parts, cores=usable_cores(), console=make_console())
+
+
+def _example_s(experiment: "Experiment") -> float:
+    """Return the measured seconds in which one core trains an example."""
+    from device.repeat import pace_here
+
+    return pace_here(experiment).per_example_ns / 1e9
 
 
 @app.command()

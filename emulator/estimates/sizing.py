@@ -15,7 +15,7 @@ from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import Model, build_model
-from fedstrata.partitions import example_counts, held_out_counts
+from fedstrata.partitions import Shift, device_shifts, example_counts, held_out_counts
 from fedstrata.processors import processor_of
 from fedstrata.rules.registry import make_rule
 from fedstrata.rules.spool import BLOCK_BYTES
@@ -137,9 +137,11 @@ def are_examples_guessed(experiment: Experiment, dataset: Dataset | None) -> boo
 
 def _copied_bytes(experiment: Experiment, dataset: Dataset, trained: Sequence[int]) -> list[int]:
     """Return the bytes of each device's copy of its examples. `trained` has the number of its training examples."""
-    of_train, of_test = _bytes_of_an_example(dataset.train), _bytes_of_an_example(dataset.test)
-    held_out = held_out_counts(experiment, dataset)
-    return [n * of_train + tested * of_test for n, tested in zip(trained, held_out, strict=True)]
+    owned = zip(trained, held_out_counts(experiment, dataset), device_shifts(experiment, dataset), strict=True)
+    return [
+        n * _bytes_of_an_example(dataset.train, shift) + tested * _bytes_of_an_example(dataset.test, shift)
+        for n, tested, shift in owned
+    ]
 
 
 def _data_set_bytes(experiment: Experiment, dataset: Dataset | None, elements: int) -> int:
@@ -190,12 +192,15 @@ def _whole(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _bytes_of_an_example(examples: Examples) -> int:
-    """Return the bytes of one example in a device's copy. Inputs of a map-style data set are not copied."""
+def _bytes_of_an_example(examples: Examples, shift: Shift) -> int:
+    """Return the bytes of one example in a device's copy, which `shift` has changed. Inputs of a map-style data set are
+    not copied.
+    """
     arrays = [*examples.more.values(), *examples.columns.values()]
     arrays += [] if examples.targets is None else [examples.targets]
-    arrays += [] if examples.is_drawn else [examples.stored]
-    return sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in arrays)
+    of_inputs = 0 if examples.is_drawn else shift.type_after(examples.stored.dtype).itemsize
+    others: int = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in arrays)
+    return others + of_inputs * math.prod(examples.input_shape)
 
 
 def lps_memory(experiment: Experiment) -> int:

@@ -20,9 +20,9 @@ OF_A_RUN = (
     "Rows are of one run: training on one core, bytes between devices and LPSs, memory of the process with its devices."
 )
 BASIS = (
-    "Seconds are those of plain training steps, as measured here. A method with a second model takes up to twice as "
-    "long, and starts, questions, measurements and messages take more time. Asynchronous rounds train less. Memory is "
-    "that of processes with devices; the GPS and LPSs need more."
+    "Seconds are those of plain training steps, as measured here. Methods that train more than once per round take as "
+    "many times longer, and starts, questions, measurements and messages take more time. Asynchronous rounds train "
+    "less. Memory is that of processes with devices; the GPS and LPSs need more."
 )
 UNMEASURED = "Add --try to measure seconds of training."
 
@@ -40,7 +40,7 @@ class RowCost:
 
 def row_costs(sweep: Sweep, measure: Measure | None) -> list[RowCost]:
     """Check the runs of the first seed, and return the cost of each row. Rows with the same data, model, task,
-    optimiser and batch size share a measurement.
+    optimiser, batch size and processor share a measurement.
 
     Raises:
         FedstrataError: a run of the first seed is not possible, or its data are not on this machine.
@@ -79,7 +79,8 @@ def total_of(rows: Sequence[RowCost], *, cores: int) -> str:
 def _row(label: str, experiment: Experiment, runs: int, measure: Measure | None, paces: dict[str, float]) -> RowCost:
     training = experiment.training
     key = (
-        f"{experiment.data!r} {experiment.model!r} {experiment.task!r} {training.optimiser.name} {training.batch_size}"
+        f"{experiment.data!r} {experiment.model!r} {experiment.task!r} {training.optimiser.name} {training.batch_size} "
+        f"{experiment.devices.processor}"
     )
     if measure is not None and key not in paces:
         paces[key] = measure(experiment)

@@ -215,7 +215,7 @@ class Experiment(Settings):
         computed again.
         """
         copy = super().model_copy(update=update, deep=deep)
-        for derived in ("digest", "newcomer_indexes", "_ids"):
+        for derived in ("digest", "limits", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
         return copy
 

@@ -9,11 +9,13 @@ from fedstrata.partitions.owned import (
     PublicData,
     check_partition,
     device_data,
+    device_shifts,
     example_counts,
     held_out_counts,
     label_drift,
     public_data,
 )
+from fedstrata.partitions.shifts import Shift
 from fedstrata.partitions.stock import kinds_of, tests_like
 
 __all__ = [
@@ -21,8 +23,10 @@ __all__ = [
     "DeviceData",
     "Partition",
     "PublicData",
+    "Shift",
     "check_partition",
     "device_data",
+    "device_shifts",
     "example_counts",
     "held_out_counts",
     "kinds_of",

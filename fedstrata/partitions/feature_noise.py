@@ -7,7 +7,7 @@ noise.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -51,7 +51,8 @@ class FeatureNoisePartition(Partition):
         """Return nearly equal numbers of examples for each device, and the noise of its training and test inputs. Each
         test has one device.
         """
-        _check_inputs(dataset.train)
+        for part in (dataset.train, dataset.test):
+            _check_inputs(part)
         if len(dataset.train) < self.devices:
             raise DataError(
                 f"{self.devices} devices need an example each, and the training data has {len(dataset.train)}; lower "
@@ -88,13 +89,18 @@ class NoiseShift(Shift):
         return self.deviation > 0
 
     def apply(self, examples: Examples, place: Place) -> Examples:
-        """Return the examples with noise on their inputs, as float32; uint8 is scaled to [0, 1] before."""
+        """Return the examples with noise on their inputs, as float32; uint8 is scaled to [0, 1] before. Further inputs
+        (`data.more`) stay as they are.
+        """
         inputs = np.array(examples.inputs)
         address = [self.seed, OF_TRAINING if place.is_training_data else OF_TESTS, self.device]
         for row, index in enumerate(place.indices):
             noise = np.random.default_rng([*address, index]).standard_normal(examples.input_shape)
             inputs[row] += (self.deviation * noise).astype(np.float32)
         return examples.with_inputs(inputs)
+
+    def type_after(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        return np.dtype(np.float32)
 
 
 def _check_inputs(examples: Examples) -> None:

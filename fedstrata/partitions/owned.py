@@ -21,7 +21,7 @@ from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.base import Partition
 from fedstrata.partitions.local_data import LocalPartition
 from fedstrata.partitions.set_aside import own_tests, with_set_aside
-from fedstrata.partitions.shifts import Place
+from fedstrata.partitions.shifts import GroupShift, Place, Shift
 from fedstrata.partitions.stock import no_indices
 from fedstrata.plugins import or_failed
 
@@ -118,6 +118,11 @@ def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
 def held_out_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
     """Return the number of test examples of each device. Raises the errors of `device_data`."""
     return [len(examples) for examples in _assignment(experiment, dataset).test]
+
+
+def device_shifts(experiment: Experiment, dataset: Dataset) -> Sequence[Shift]:
+    """Return the change of each device's examples, also if it changes nothing. Raises the errors of `device_data`."""
+    return _assignment(experiment, dataset).shifts or [GroupShift()] * experiment.device_count
 
 
 def label_drift(experiment: Experiment, dataset: Dataset) -> Sequence[float]:

@@ -3,6 +3,7 @@ or renamed labels (concept shift).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,10 @@ class Shift:
     def apply(self, examples: Examples, place: Place) -> Examples:
         """Return the changed examples, in the same order."""
         raise NotImplementedError
+
+    def type_after(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of the changed inputs in memory, if they are stored in this type before."""
+        return stored
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError
+from tests.support.owned_data import Items
 from tests.support.splits import all_devices, experiment, numbered
 
 SEEDS = range(10)
@@ -112,6 +113,13 @@ def test_whole_numbers_get_no_noise() -> None:
     tokens = Examples(inputs=np.zeros((9, 2), np.int64), labels=np.zeros(9, np.int64))
     dataset = Dataset(train=tokens, test=tokens, num_classes=1)
     with pytest.raises(DataError, match="whole numbers; choose another partition"):
+        all_devices(experiment({"kind": "feature_noise", "devices": 2}), dataset)
+
+
+def test_tests_that_are_read_item_by_item_get_no_noise() -> None:
+    train = Examples(inputs=np.zeros((20, 784), np.float32), labels=np.arange(20) % 10)
+    dataset = Dataset(train=train, test=Examples.of_items(Items(10)), num_classes=10)
+    with pytest.raises(DataError, match="these are of a map-style data set; add noise there"):
         all_devices(experiment({"kind": "feature_noise", "devices": 2}), dataset)
 
 

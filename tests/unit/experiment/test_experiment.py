@@ -363,6 +363,14 @@ def test_a_copy_of_an_experiment_has_a_digest_of_its_own() -> None:
     assert one.digest == digest
 
 
+def test_a_copy_of_an_experiment_has_limits_of_its_own() -> None:
+    one = parse_experiment("name: a\npartition: {kind: iid, devices: 2, examples_per_device: 10}")
+    assert one.limits.max_examples == 10
+    larger = one.partition.model_copy(update={"examples_per_device": 11})
+    assert one.model_copy(update={"partition": larger}).limits.max_examples == 11
+    assert one.limits.max_examples == 10
+
+
 def test_the_run_id_is_the_name_and_the_start_of_the_digest() -> None:
     experiment = small()
     assert experiment.run_id == f"small-{experiment.digest[:12]}"

@@ -9,7 +9,7 @@ from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import DATASETS, Experiment
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.models import build_model
-from tests.support.owned_data import PIXELS, skewed
+from tests.support.owned_data import PIXELS, pixels, skewed
 from tests.support.two_tasks import TWO_TASKS
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
@@ -90,6 +90,16 @@ def test_a_pod_has_room_for_the_largest_of_consecutive_devices() -> None:
     assert memory.devices[0] - memory.devices[1] == 10_000 * example
     assert memory.of(1) == memory.process + memory.devices[0]
     assert memory.of(5) == memory.process + memory.devices[0] + 4 * memory.devices[1]
+
+
+def test_noise_turns_a_device_s_bytes_into_floats() -> None:
+    """Each of 100 devices has 60 training and 100 test images of 784 pixels: one byte each, and 4 bytes with noise."""
+    text = "name: a\ndata: {name: 'tests.support.owned_data:pixels', input_shape: [1, 28, 28], num_classes: 10}\n"
+    plain = parse_experiment(text + "partition: {kind: natural, by: owner, devices: 100}")
+    noisy = parse_experiment(text + "partition: {kind: feature_noise, devices: 100}")
+    dataset = pixels()
+    stored, changed = (device_memory(each, dataset).devices[0] for each in (plain, noisy))
+    assert changed - stored == 3 * 784 * (60 + 100)
 
 
 def test_without_the_data_no_more_examples_than_a_usual_data_set_are_assumed() -> None:

@@ -1,5 +1,7 @@
 """What a sweep costs before it starts: numbers to redo by hand."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,18 @@ def test_rows_with_the_same_model_and_batches_are_measured_once() -> None:
     assert [round(row.training_s, 6) for row in costs] == [12.0, 6.0, 24.0]
 
 
+def test_each_processor_is_measured() -> None:
+    cells = {"cpu": {}, "again": {"training.global_rounds": 2}, "gpu": {"devices.processor": "cuda"}}
+    asked: list[str] = []
+
+    def measure(experiment: Experiment) -> float:
+        asked.append(experiment.devices.processor)
+        return 0.01
+
+    row_costs(sweep(cells=cells), measure)
+    assert asked == ["cpu", "cuda"]
+
+
 def test_two_cores_share_the_runs_and_hold_three_at_once() -> None:
     rows = [
         RowCost(label="a", runs=2, training_s=3600.0, sent_bytes=1_000_000, memory_bytes=200_000_000),
@@ -70,7 +84,7 @@ def test_two_cores_share_the_runs_and_hold_three_at_once() -> None:
         "6 runs: about 2 h 00 min of training on 2 cores, 4.00 MB between devices and LPSs, and up to 900 MB of "
         "memory for 3 runs at once\nRows are of one run: "
     )
-    assert "Seconds are those of plain training steps" in said
+    assert "Methods that train more than once per round take as many times longer" in said
 
 
 def test_without_a_measurement_no_seconds_are_stated() -> None:
@@ -97,6 +111,20 @@ def test_check_counts_the_runs_of_candidates_too(tmp_path: Path, capsys: pytest.
     assert "candidate of tune" in said
     assert "\n21 runs: " in said
     assert [*tmp_path.iterdir()] == [file]
+
+
+def test_check_of_a_sweep_needs_no_torch(tmp_path: Path) -> None:
+    file = tmp_path / "three.yaml"
+    file.write_text(yaml.safe_dump(FILE))
+    code = (
+        "import sys; sys.modules['torch'] = None\n"  # its import fails
+        "from emulator.commands.main import execute\n"
+        "sys.exit(execute(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "check", str(file)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "9 runs: " in run.stdout.replace("\u00a0", " ")
 
 
 def test_check_measures_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ from fedstrata.methods.base import (
     head_of,
     places_late,
     shared_and_rest,
+    trains_as_set,
 )
 from fedstrata.methods.registry import NAMES, make_method, method_of, method_settings, uses_default
 
@@ -59,5 +60,6 @@ __all__ = [
     "method_settings",
     "places_late",
     "shared_and_rest",
+    "trains_as_set",
     "uses_default",
 ]

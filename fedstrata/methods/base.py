@@ -327,6 +327,10 @@ class Method:
     """Numbers of trainings for a model that the device measures, then deletes. Like measuring, they take no
     time on a clock, and their optimisers always begin anew.
     """
+    trains_once: ClassVar[bool] = True
+    """If true, `local` trains in each round on as many examples as the section `training` says. A subclass that
+    overrides `local` must say it again; otherwise this number is unknown.
+    """
     server_optimiser: AnyServerOptimiser | None = None
     """Settings of the optimiser with which a server applies the mean update of devices: the LPS of a cluster or, if
     clusters span LPSs, the GPS. If None, the optimisers of the section `training` apply.
@@ -461,5 +465,15 @@ def uses_own_model(method: type[Method]) -> bool:
 
 def places_late(method: type[Method]) -> bool:
     """Return whether a method can choose a cluster for a device that joins after the first plan."""
-    plans, places = (next(kind for kind in method.__mro__ if name in vars(kind)) for name in ("plan", "place"))
-    return issubclass(places, plans)
+    return _follows(method, "place", "plan")
+
+
+def trains_as_set(method: type[Method]) -> bool:
+    """Return whether a device is known to train, in each round, on as many examples as the section `training` says."""
+    return method.trains_once and _follows(method, "trains_once", Method.local.__name__)
+
+
+def _follows(method: type[Method], name: str, other: str) -> bool:
+    """Return whether the class that defines `name` is the class that defines `other`, or a subclass of it."""
+    own, others = (next(kind for kind in method.__mro__ if each in vars(kind)) for each in (name, other))
+    return issubclass(own, others)

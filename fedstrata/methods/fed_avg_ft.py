@@ -23,6 +23,7 @@ class FedAvgFt(FedAvg):
         """Local epochs of the fine-tuning."""
 
     discarded = frozenset({TUNING})
+    trains_once = True
 
     async def local(self, work: Work) -> Outcome:
         """Train the global model. If the round is measured, also measure the fine-tuned model."""

@@ -44,6 +44,7 @@ class FedBabu(Method):
         """Local epochs of the fine-tuning."""
 
     discarded = frozenset({TUNING})
+    trains_once = True
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a body or without a head."""

@@ -44,6 +44,8 @@ class FedDc(Scaffold):
         alpha: PositiveFloat = 0.1
         """Strength α of the pull towards the received weights minus the device's drift."""
 
+    trains_once = True
+
     def __init__(self, options: Any, facts: Facts) -> None:
         super().__init__(options, facts)
         self.server_optimiser = DynamicSettings()

@@ -55,6 +55,7 @@ class FedDyn(FedAvg):
         """Strength α of the regularisation; smaller values make larger steps."""
 
     has_personal_state = True
+    trains_once = True
 
     def __init__(self, options: Any, facts: Facts) -> None:
         super().__init__(options, facts)

@@ -33,6 +33,8 @@ STEPS = "steps"
 class FedNova(FedAvg):
     """Divide each device's change by its number of local steps, and multiply the mean by the mean number of steps."""
 
+    trains_once = True
+
     def refuses(self) -> Mapping[str, str]:
         """Refuse local optimisers such as Adam, because the steps of a device must be sums of gradients. Also refuse
         noise on updates, because it would not protect the mean number of steps.

@@ -71,6 +71,8 @@ class FedProto(Method):
         strength: NonNegativeFloat = 1.0
         """Strength λ of the pull of features towards prototypes; 0 is local training."""
 
+    trains_once = True
+
     @property
     def needs_labels(self) -> bool:
         """True: prototypes are mean features per label."""

@@ -17,6 +17,8 @@ class FedProx(FedAvg):
         mu: NonNegativeFloat = 0.01
         """Strength μ of the pull towards the weights received; 0 is FedAvg."""
 
+    trains_once = True
+
     async def local(self, work: Work) -> Outcome:
         """Train with gradients corrected by mu · (w − w^t)."""
         return Outcome.of(await work.train(work.start, correct=Pull(self.options.mu), beside=(work.start,)))

@@ -54,6 +54,7 @@ class FedRod(FedAvg):
     """
 
     has_personal_state = True
+    trains_once = True
 
     @property
     def needs_labels(self) -> bool:

@@ -60,6 +60,7 @@ class Moon(FedAvg):
         """Temperature τ by which cosines are divided."""
 
     has_personal_state = True
+    trains_once = True
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a dense last layer."""

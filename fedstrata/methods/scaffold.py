@@ -46,6 +46,7 @@ class Scaffold(FedAvg):
     """
 
     has_personal_state = True
+    trains_once = True
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse runs in which devices join or updates are lost, optimisers of servers, and noise on updates. Also

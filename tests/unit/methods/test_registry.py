@@ -12,7 +12,7 @@ import yaml
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings
+from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings, trains_as_set
 from fedstrata.methods.registry import DEFAULT, REGISTRY, method_class
 from tests.support.every_method import MODELS
 from tests.support.splits import SMALL
@@ -297,3 +297,9 @@ def test_no_tier_no_settings_and_no_page_knows_a_method_by_name() -> None:
 def test_among_the_methods_only_the_registry_knows_names() -> None:
     found = {path.name for path in (ROOT / "fedstrata/methods").glob("*.py") if values_in(path) & set(NAMES)}
     assert found == {"registry.py"}
+
+
+def test_methods_that_train_on_other_numbers_of_examples_are_known() -> None:
+    # more trainings or gradients of a batch, other epochs in the first round, or a part of the examples
+    others = {"adaptive", "apfl", "ditto", "fedfomo", "fedrep", "perfedavg", "pfedme", "scores"}
+    assert {name for name in NAMES if not trains_as_set(method_class(name))} == others

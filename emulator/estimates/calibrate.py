@@ -4,7 +4,7 @@ run measured, and predict the run again.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, Link
 from fedstrata.experiment.quantities import DURATION, RATE, written_devices
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.methods import make_method
+from fedstrata.methods import make_method, trains_as_set
 from fedstrata.partitions import example_counts
 from fedstrata.record.links import LinkRow
 from fedstrata.record.timeline import FlowRow
@@ -54,8 +54,9 @@ def calibrate(folder: Path) -> Calibrated:
     record = load_record(folder)
     experiment = parse_experiment(record.experiment_yaml, where=str(folder / "experiment.yaml"))
     _check_can_tell(record, experiment)
+    calibration = _Calibration(record, experiment)
     try:
-        return _Calibration(record, experiment).result()
+        return calibration.result()
     except (KeyError, IndexError, ValueError) as error:
         raise DataError(
             f"{folder}: a round or a child is missing in waits.csv or links.csv ({error}), so the run cannot be "
@@ -74,7 +75,7 @@ def write_calibrated(calibrated: Calibrated, path: Path) -> None:
 
 def _check_can_tell(record: RunRecord, experiment: Experiment) -> None:
     """Raise DataError if the record cannot tell the values of links and of computing."""
-    links, folder = experiment.links, record.folder
+    links, folder, method = experiment.links, record.folder, make_method(experiment)
     if record.summary.status != "completed":
         raise DataError(f"{folder} is the record of a failed run; calibrate by a completed run")
     clock = clock_of(experiment)
@@ -91,7 +92,9 @@ def _check_can_tell(record: RunRecord, experiment: Experiment) -> None:
         (links.has_trace, "links", "rates of traces change in the run"),
         (links.shared is not None, "links.shared", "a device's own rate cannot be told from its share"),
         (experiment.partition.is_local, "partition", "only the devices know how many examples they have"),
-        (asks_in_training(make_method(experiment)) is not None, "method", "answers in rounds are part of their times"),
+        (asks_in_training(method) is not None, "method", "answers in rounds are part of their times"),
+        (not trains_as_set(type(method)), "method", "only the devices know on how many examples they train"),
+        (experiment.energy is not None, "energy", "powers depend on the profiles in compute, which are replaced"),
     ):
         if is_set:
             raise DataError(f"{folder}: the record cannot tell links and computing with this {key}: {why}")
@@ -199,7 +202,7 @@ class _Calibration:
             link: Link = "device-lps" if row.tier == "lps" else "lps-gps"
             index = self._indexes[row.child] if row.tier == "lps" else None
             down, up = (self._bytes.get((link, way, row.child), 0) for way in WAYS)
-            yield FlowRow(
+            flow = FlowRow(
                 tier=row.tier,
                 global_round=row.global_round,
                 lps_round=row.lps_round,
@@ -212,17 +215,13 @@ class _Calibration:
                 answer_bytes=0,
                 answer_examples=0,
             )
+            yield flow
             if index is None and row.global_round == last:
-                final = {"global_round": last + 1, "child": _number(row.child), "down_bytes": down, "up_bytes": 0}
-                yield FlowRow(
-                    tier="gps", lps_round=None, lps_id=None, examples=0, stream=0, answer_bytes=0, answer_examples=0,
-                    **final,
-                )  # fmt: skip
+                yield replace(flow, global_round=last + 1, down_bytes=down, up_bytes=0)
 
     def _retimed(self, experiment: Experiment) -> Timing:
         """Return the times of the run's transfers and training on the virtual clock."""
-        prefix = next(iter(self._record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
-        return Retiming(experiment, Flows.of(list(self._flows()), prefix)).timing()
+        return Retiming(experiment, Flows.of(list(self._flows()), self._record.lps_prefix)).timing()
 
     def _remainders(self, experiment: Experiment) -> list[float]:
         """Return how much longer each LPS round took than its links and devices explain, in seconds."""
@@ -288,8 +287,9 @@ def _compute_section(fit: ComputeFit, minimum_s: float) -> dict[str, Any]:
     for index, factor in sorted(fit.factors.items()):
         by_factor[factor].append(index)
     if set(by_factor) - {1.0}:
-        section["profiles"] = {f"times-{factor:g}": factor for factor in sorted(by_factor)}
-        section["devices"] = {f"times-{factor:g}": written_devices(by_factor[factor]) for factor in sorted(by_factor)}
+        names = {factor: f"times-{factor}" for factor in sorted(by_factor)}
+        section["profiles"] = {name: factor for factor, name in names.items()}
+        section["devices"] = {name: written_devices(by_factor[factor]) for factor, name in names.items()}
     return {**section, "minimum": _duration(minimum_s)}
 
 

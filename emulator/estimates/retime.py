@@ -83,8 +83,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
         raise DataError(f"{folder} has no completed run on the virtual clock; do a run with clock: virtual first")
     experiment = parse_experiment(record.experiment_yaml, overrides=changes, where=str(folder / "experiment.yaml"))
     _check_is_what_was_run(record, experiment, changes)
-    prefix = next(iter(record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
-    flows = Flows.of(FLOWS.read(path), prefix)
+    flows = Flows.of(FLOWS.read(path), record.lps_prefix)
     try:
         return Retimed(experiment=experiment, record=record, timing=Retiming(experiment, flows).timing())
     except (KeyError, IndexError, ValueError) as error:

@@ -57,6 +57,11 @@ class RunRecord:
         return int(self.experiment["training"]["lps_rounds_per_global_round"])
 
     @property
+    def lps_prefix(self) -> str:
+        """The names of LPSs without their numbers."""
+        return next(iter(self.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
+
+    @property
     def global_models(self) -> list[RoundRow]:
         """The rows of rounds.csv about models after global rounds. The other rows are about models between the LPS
         rounds of a global round, which differ from LPS to LPS.

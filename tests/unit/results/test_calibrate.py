@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from emulator.commands.main import execute
-from emulator.estimates.calibrate import Calibrated, calibrate
-from emulator.estimates.fits import Transfers, fit_compute, fit_link
+from emulator.estimates.calibrate import Calibrated, _compute_section, calibrate
+from emulator.estimates.fits import ComputeFit, Fitted, Transfers, fit_compute, fit_link
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import load_experiment, parse_experiment
+from fedstrata.methods import Outcome, Work
+from fedstrata.methods.fed_prox import FedProx
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2 as pb
@@ -29,6 +31,16 @@ SETTINGS = {
 DOWN, UP, LPS_DOWN, LPS_UP = 80, 120, 20, 40  # ms, of 10,000 bytes for devices and 20,000 bytes for LPSs
 COMPUTE = (120, 120, 120, 120, 180)
 LEFT = 10
+
+
+PI4 = {"per_example": "1ms", "devices": {"pi4": "0-4"}}
+
+
+class Own(FedProx):
+    """A method that trains in its own way, and does not say on how many examples."""
+
+    async def local(self, work: Work) -> Outcome:
+        return await super().local(work)
 
 
 def carried(link: str, direction: str, child: int, took_ms: int, size: int = 0) -> pb.Carried:
@@ -172,6 +184,9 @@ def test_the_command_writes_the_file_once(tmp_path: Path, capfd: pytest.CaptureF
         ({"links": {"device-lps": {"up_trace": "lte-driving"}}}, "with this links: rates of traces change"),
         ({"deadlines": {"lps": {"deadline_s": 9}}}, "with this deadlines.lps.deadline_s: late devices"),
         ({"method": {"name": "ifca", "clusters": 2}}, "with this method: answers in rounds"),
+        ({"method": {"name": "ditto"}}, "with this method: only the devices know on how many examples they train"),
+        ({"method": {"name": "tests.unit.results.test_calibrate:Own"}}, "with this method: only the devices know"),
+        ({"compute": PI4, "energy": {"compute": "3W"}}, "with this energy: powers depend on the profiles"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -197,6 +212,24 @@ def test_a_record_that_lacks_a_round_is_refused(tmp_path: Path) -> None:
     (folder / "waits.csv").write_text("".join(line for line in lines if not line.startswith("lps,1,1,lps-0,")))
     with pytest.raises(DataError, match="a round or a child is missing in waits"):
         calibrate(folder)
+
+
+def test_data_that_are_missing_are_not_taken_for_a_missing_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise ValueError("no data")
+
+    folder = recorded(tmp_path / "run")
+    monkeypatch.setattr("emulator.estimates.calibrate.load_dataset", missing)
+    with pytest.raises(ValueError, match=r"^no data$"):
+        calibrate(folder)
+
+
+def test_profiles_of_near_factors_have_names_of_their_own() -> None:
+    factors = {0: 123456.71, 1: 123456.72}
+    fit = ComputeFit(per_example=Fitted.of([0.001]), factors=factors, spread=0.0)
+    assert list(_compute_section(fit, 0.0)["profiles"].values()) == [123456.71, 123456.72]
 
 
 def test_transfers_without_bytes_or_without_time_tell_no_rate() -> None:

@@ -140,12 +140,14 @@ def check(
         from device.update_norms import first_norms
         from emulator.estimates.round_cost import round_cost
         from emulator.local.processes import usable_cores
+        from fedstrata.processors import with_memory_to_try
 
-        try_experiment(loaded)
-        print("two steps, trained twice, give the same bits")
-        if (norms := first_norms(loaded)) is not None:
-            print(norms.said(loaded))
-        pace = pace_here(loaded)
+        with with_memory_to_try(loaded):
+            try_experiment(loaded)
+            print("two steps, trained twice, give the same bits")
+            if (norms := first_norms(loaded)) is not None:
+                print(norms.said(loaded))
+            pace = pace_here(loaded)
         cost = round_cost(loaded, per_example_s=pace.per_example_ns / 1e9, cores=usable_cores())
         print(cost.of_device)
         if loaded.training.rounds.asynchronous is None:
@@ -171,8 +173,10 @@ def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
 def _example_s(experiment: "Experiment") -> float:
     """Return the measured seconds in which one core trains an example."""
     from device.repeat import pace_here
+    from fedstrata.processors import with_memory_to_try
 
-    return pace_here(experiment).per_example_ns / 1e9
+    with with_memory_to_try(experiment):
+        return pace_here(experiment).per_example_ns / 1e9
 
 
 @app.command()

@@ -12,12 +12,14 @@ from fedstrata.tensors.processor import Processor
 if TYPE_CHECKING:
     import torch
 
+LEAST_FREE = 1 << 30  # bytes for a context and a small model
+
 
 class Cuda(Processor):
     """Compute on the first GPU that CUDA shows this process (`CUDA_VISIBLE_DEVICES` chooses another)."""
 
-    processes = 1
-    context_bytes = 1 << 30  # about 0.5 GB of CUDA's own, and a small model
+    processes = 1  # each has a context of about 0.5 GB on the GPU
+    context_bytes = 1 << 29
 
     def __init__(self) -> None:
         super().__init__("cuda")
@@ -49,10 +51,10 @@ class Cuda(Processor):
         cudnn.benchmark = False  # it would choose algorithms by their time
         cudnn.deterministic = True
         free, _ = torch.cuda.mem_get_info()
-        if free < self.context_bytes:
+        if free < LEAST_FREE:
             raise ResourceError(
                 f"{torch.cuda.get_device_name()} has {free >> 20} MB of free memory, and a process needs "
-                f"{self.context_bytes >> 20} MB; end other programs on it, or use fewer device processes"
+                f"{LEAST_FREE >> 20} MB; end other programs on it, or use fewer device processes"
             )
 
     def kind(self) -> str:

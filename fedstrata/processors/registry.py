@@ -1,10 +1,10 @@
 """The processors by name. The module makes the processor of an experiment from its key `devices.processor`."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from fedstrata.errors import ExperimentError, ResourceError
+from fedstrata.errors import ExperimentError, PluginError, ResourceError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.registry import Classes
 from fedstrata.plugins import describe, guarded, or_failed
@@ -17,12 +17,17 @@ REGISTRY: Mapping[str, str] = {
 }
 # Names in other libraries. The names are plain, as `plain_name` returns them.
 ELSEWHERE: Mapping[str, str] = dict.fromkeys(("gpu", "nvidia"), "a GPU of NVIDIA is cuda here")
+IN_A_RUN = (
+    "compare its memory with the estimate of `fedstrata check`, and set a smaller training.batch_size or let fewer "
+    "devices share it"
+)
+IN_A_TRY = "end other programs on it, or set a smaller training.batch_size or a smaller model"
 PROCESSORS = Classes(section="processor", base=Processor, known=REGISTRY, elsewhere=ELSEWHERE, tag="processor")
 
 
 def processor_of(experiment: Experiment) -> Processor:
     """Return the processor on which the devices of an experiment compute. Nothing is started. Raises PluginError if the
-    user's own processor cannot be made.
+    user's own processor cannot be made, or its `context_bytes` are no number of bytes.
     """
     name = experiment.devices.processor
     kind: Any = PROCESSORS.kind(name, "devices")
@@ -32,6 +37,9 @@ def processor_of(experiment: Experiment) -> Processor:
     with or_failed(f"processor {name} failed with"):
         own: Any = guarded(f"processor {name}", kind, Processor)
         made: Processor = own()
+    taken: Any = made.context_bytes
+    if not isinstance(taken, int) or isinstance(taken, bool) or taken < 0:
+        raise PluginError(f"processor {name}: context_bytes is {taken!r}; give an integer of at least 0")
     return made
 
 
@@ -60,8 +68,10 @@ def started(experiment: Experiment) -> Processor:
 
 
 @contextmanager
-def with_memory(experiment: Experiment, processor: Processor, device_id: str) -> Iterator[None]:
-    """Run a block of a device's work. Raises ResourceError if the processor has no memory left for it."""
+def with_memory(experiment: Experiment, processor: Processor, worker: str, advice: str = IN_A_RUN) -> Iterator[None]:
+    """Run a block of a worker's work, such as a device's. Raises ResourceError, with advice, if the processor has no
+    memory left for it.
+    """
     try:
         yield
     except Exception as error:
@@ -71,7 +81,11 @@ def with_memory(experiment: Experiment, processor: Processor, device_id: str) ->
         if told is None:
             raise
         raise ResourceError(
-            f"{device_id}: devices.processor {experiment.devices.processor} has no memory left; compare its memory "
-            "with the estimate of `fedstrata check`, and set a smaller training.batch_size or let fewer devices share "
-            f"it ({describe(told)})"
+            f"{worker}: devices.processor {experiment.devices.processor} has no memory left; {advice} "
+            f"({describe(told)})"
         ) from error
+
+
+def with_memory_to_try(experiment: Experiment) -> AbstractContextManager[None]:
+    """Return the context of training that tries an experiment before its run, as `with_memory` does."""
+    return with_memory(experiment, processor_of(experiment), "a try of the experiment", IN_A_TRY)

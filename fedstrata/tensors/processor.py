@@ -57,7 +57,7 @@ class Processor:
         """Return whether an error of a computation says that the processor has no memory left."""
         import torch
 
-        return isinstance(error, torch.OutOfMemoryError)
+        return isinstance(error, torch.cuda.OutOfMemoryError)  # torch 2.4 has it only there
 
     def tensor(self, values: NDArray[Any]) -> "torch.Tensor":
         """Return a copy of an array."""

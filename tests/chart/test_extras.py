@@ -5,7 +5,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from helm_python import HelmRenderError
+from helm_python import HelmRenderError, HelmValuesError
 
 from tests.support.charts import CHART, NEWEST, Object, one, render, values_of, workload
 
@@ -61,6 +61,24 @@ def test_devices_claim_gpus_and_their_container_uses_each_claim(version: str) ->
         spec = template(objects, other)["spec"]
         assert "resourceClaims" not in spec
         assert "claims" not in spec["containers"][0]["resources"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ([{"resourceClaimName": "a"}], "missing property 'name'"),
+        ([{"name": "", "resourceClaimName": "a"}], "minLength"),
+        ([{"name": "gpu"}], "'oneOf' failed"),
+        ([{"name": "gpu", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}], "'oneOf' failed"),
+        ([{"name": "gpu", "resourceClaimName": "a", "count": 2}], "additional properties 'count' not allowed"),
+        ([{"name": "gpu", "resourceClaimName": "a"}] * 2, "items at 0 and 1 are equal"),
+    ],
+)
+def test_a_claim_has_a_name_and_one_source(claims: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(HelmValuesError) as refused:
+        render({"device": {"resourceClaims": claims}})
+    assert "at '/device/resourceClaims" in str(refused.value)
+    assert said in str(refused.value)
 
 
 def test_a_kubernetes_before_resource_claims_is_refused() -> None:

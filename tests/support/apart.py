@@ -23,7 +23,9 @@ class Apart(Processor):
 class Narrow(Apart):
     """A memory that is full as soon as the data of one device are in it."""
 
+    room = 2  # arrays: inputs and targets
+
     def held(self, values: NDArray[Any]) -> torch.Tensor:
-        if self.sent == 2:  # inputs and targets
-            raise torch.OutOfMemoryError("tried to allocate 40 beads")
+        if self.sent == self.room:
+            raise torch.cuda.OutOfMemoryError("tried to allocate 40 beads")
         return super().held(values)

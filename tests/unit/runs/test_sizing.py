@@ -190,4 +190,4 @@ def test_a_gpu_holds_the_data_of_all_devices_and_the_tensors_of_one_training() -
     asked = parse_experiment(TWO_TASKS, overrides=["model={name: mlp, hidden: []}", "devices.processor=cuda"])
     data = 4 * 20 * (64 * 4 + 8)  # devices, examples, pixels of float32, and a label
     tensors = 8 * 4 * (64 * 10 + 10)
-    assert processor_memory(asked, load_dataset(asked.data, asked.seed)) == (1 << 30) + data + tensors
+    assert processor_memory(asked, load_dataset(asked.data, asked.seed)) == (1 << 29) + data + tensors

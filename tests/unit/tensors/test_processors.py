@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,15 @@ from fedstrata.models.module_source import drawing
 from fedstrata.processors import Processor, lacking, processor_of, started, with_memory
 from fedstrata.processors.cuda import Cuda
 from fedstrata.tensors.processor import CPU
+from tests.support import apart
 from tests.support.two_tasks import TWO_TASKS
 
+SWEEP = """
+base: {name: full, partition: {kind: iid, devices: 4, examples_per_device: 10}, method: fedavg,
+       training: {global_rounds: 1}, devices: {processor: "tests.support.apart:Narrow"}}
+seeds: [1]
+cells: {all: {}}
+"""
 ON_A_GPU = parse_experiment(TWO_TASKS, overrides=["devices.processor=cuda"])
 
 
@@ -65,10 +73,12 @@ def test_a_machine_says_if_it_lacks_a_build_a_driver_or_memory(monkeypatch: pyte
     with pytest.raises(ExperimentError, match=r"^devices\.processor cuda: .* CUDA 13\.0 finds no driver or no GPU; "):
         started(ON_A_GPU)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100 << 20, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (600 << 20, 8 << 30))  # a context alone
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
-    with pytest.raises(ExperimentError, match=r"^devices\.processor cuda: H200 has 100 MB of free memory, and a proc"):
+    with pytest.raises(
+        ExperimentError, match=r"^devices\.processor cuda: H200 has 600 MB of free memory, .* needs 1024 MB"
+    ):
         started(ON_A_GPU)
 
 
@@ -116,7 +126,7 @@ def test_all_generators_of_a_processor_have_the_seed_and_then_their_state_again(
 @pytest.mark.parametrize(
     "error",
     [
-        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
     ],
@@ -128,6 +138,36 @@ def test_a_full_gpu_is_named_with_its_device_even_if_own_code_failed_because_of_
     for raised in (error, failed):
         with pytest.raises(ResourceError, match=said), with_memory(ON_A_GPU, Cuda(), "device-3"):
             raise raised
+
+
+def test_a_full_processor_is_known_in_a_torch_without_the_newer_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "OutOfMemoryError")  # it came with torch 2.5
+    assert CPU.is_full(torch.cuda.OutOfMemoryError("full"))
+    assert not CPU.is_full(MemoryError("full"))
+
+
+@pytest.mark.parametrize("file", [TWO_TASKS, SWEEP])
+def test_a_processor_that_is_full_in_a_try_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(apart.Narrow, "room", 0)
+    (tmp_path / "a.yaml").write_text(file, encoding="utf-8")
+    narrow = [] if file == SWEEP else ["--set", "devices.processor=tests.support.apart:Narrow"]
+    assert cli.execute(["check", str(tmp_path / "a.yaml"), "--try", *narrow]) == 4
+    assert re.search(
+        r"error: a try of the experiment: devices\.processor tests\.support\.apart:Narrow has no memory left; end "
+        r"other programs on it, .* \(OutOfMemoryError: tried to allocate 40 beads\)$",
+        " ".join(capsys.readouterr().err.split()),
+    )
+
+
+@pytest.mark.parametrize("taken", [-1, 0.5, True, "1 GB"])
+def test_an_own_processor_takes_a_number_of_bytes_for_itself(taken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart.Apart, "context_bytes", taken)
+    experiment = parse_experiment(TWO_TASKS, overrides=["devices.processor='tests.support.apart:Apart'"])
+    said = f"processor tests.support.apart:Apart: context_bytes is {taken!r}; give an integer of at least 0"
+    with pytest.raises(PluginError, match=f"^{re.escape(said)}$"):
+        processor_of(experiment)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error: invalid argument"), PluginError("the module fails")])
@@ -146,7 +186,7 @@ def test_check_says_that_a_gpu_is_missing_here_and_a_run_ends_before_anything_st
     assert cli.execute(["check", str(path), *on_a_gpu]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(
-        r"computed on cuda, with about 1\.0\d GB of its memory; not on this machine: devices.processor cuda: ", told
+        r"computed on cuda, with about 5\d\d MB of its memory; not on this machine: devices.processor cuda: ", told
     )
     assert cli.execute(["run", str(path), "--out", str(out), *on_a_gpu]) == 2
     assert "devices.processor cuda: torch" in capsys.readouterr().err

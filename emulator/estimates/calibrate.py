@@ -147,8 +147,8 @@ class _Calibration:
         return sorted(groups.values(), key=lambda group: (group[0] in own, group))
 
     def _measured(self, way: str, tier: str, children: Collection[str]) -> list[Transfers]:
-        """Return the measured transfers of these children in one direction: those of the rounds, and for devices those
-        of answers before training, which cross the same links.
+        """Return the measured transfers of these children in one direction. They are models and updates of rounds and,
+        for devices, also answers before training, which cross the same links.
         """
         seconds = defaultdict(list)
         for row in self._record.waits:

@@ -81,7 +81,8 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     method = make_method(experiment)
     architectures = Architectures(experiment, method, started(experiment))
     task = make_task(experiment)
-    try_all(experiment, architectures, dataset, task)  # own code should fail at the start
+    with with_memory(experiment, architectures.processor, "the first try of a model"):
+        try_all(experiment, architectures, dataset, task)  # own code should fail at the start
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
         noise_of(experiment, "", state)  # a device that cannot seal its noise is never ready

@@ -64,7 +64,23 @@ def started(experiment: Experiment) -> Processor:
         processor.start()
     except ResourceError as error:
         raise ExperimentError(f"devices.processor {experiment.devices.processor}: {error}") from None
+    except Exception as error:
+        if _full(processor, error) is None:
+            raise
+        raise ExperimentError(
+            f"devices.processor {experiment.devices.processor} has no memory left for a process, which takes "
+            f"{processor.context_bytes >> 20} MB before it holds data; end other programs on it, or use fewer device "
+            "processes"
+        ) from error
     return processor
+
+
+def _full(processor: Processor, error: BaseException) -> BaseException | None:
+    """Return the error that says that the processor has no memory left: this one, or one of its causes."""
+    told: BaseException | None = error
+    while told is not None and not processor.is_full(told):
+        told = told.__cause__  # code of the user, or of torch, may have failed because of it
+    return told
 
 
 @contextmanager
@@ -75,10 +91,7 @@ def with_memory(experiment: Experiment, processor: Processor, worker: str, advic
     try:
         yield
     except Exception as error:
-        told: BaseException | None = error
-        while told is not None and not processor.is_full(told):
-            told = told.__cause__  # code of the user may have failed because of it
-        if told is None:
+        if (told := _full(processor, error)) is None:
             raise
         raise ResourceError(
             f"{worker}: devices.processor {experiment.devices.processor} has no memory left; {advice} "

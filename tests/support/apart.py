@@ -29,3 +29,19 @@ class Narrow(Apart):
         if self.sent == self.room:
             raise torch.cuda.OutOfMemoryError("tried to allocate 40 beads")
         return super().held(values)
+
+
+class Taken(Apart):
+    """A memory without room for the process itself."""
+
+    context_bytes = 3 << 20
+
+    def start(self) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA error: out of memory")
+
+
+class Tight(Apart):
+    """A memory without room for a few examples."""
+
+    def tensor(self, values: NDArray[Any]) -> torch.Tensor:
+        raise torch.cuda.OutOfMemoryError("tried to allocate 40 beads")

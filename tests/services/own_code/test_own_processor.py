@@ -67,18 +67,35 @@ def test_an_own_processor_that_fails_is_named(folder: Path) -> None:
         lacking(experiment)
 
 
-def test_a_device_for_which_the_processor_has_no_memory_left_ends_the_run_in_one_line(tmp_path: Path) -> None:
+FULL = (
+    r"has no memory left; compare its memory with the estimate of `fedstrata check`, .* \(OutOfMemoryError: tried to "
+    r"allocate 40 beads\)$"
+)
+
+
+@pytest.mark.parametrize(
+    ("processor", "code", "said"),
+    [
+        ("Narrow", 4, rf"device-00[0-4]: devices\.processor apart:Narrow {FULL}"),
+        ("Tight", 4, rf"the first try of a model: devices\.processor apart:Tight {FULL}"),
+        (
+            "Taken",
+            2,
+            r"devices\.processor apart:Taken has no memory left for a process, which takes 3 MB before it holds data; "
+            r"end other programs on it, or use fewer device processes$",
+        ),
+    ],
+)
+def test_a_processor_without_memory_left_ends_the_run_in_one_line(
+    tmp_path: Path, processor: str, code: int, said: str
+) -> None:
     shutil.copy(apart.__file__, tmp_path / "apart.py")
     (tmp_path / "small.yaml").write_text(SMALL)
-    words = ("run", "small.yaml", "--out", "out", "--quiet", "--set", "devices.processor=apart:Narrow")
+    words = ("run", "small.yaml", "--out", "out", "--quiet", "--set", f"devices.processor=apart:{processor}")
     done = subprocess.run(
         [sys.executable, "-m", "emulator", *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 4, done.stdout + done.stderr
-    said = (
-        r"^error: devices-\S+: device-00[0-4]: devices\.processor apart:Narrow has no memory left; compare its memory "
-        r"with the estimate of `fedstrata check`, .* \(OutOfMemoryError: tried to allocate 40 beads\)$"
-    )
-    assert re.search(said, " ".join(done.stderr.split())), done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
+    assert re.search(rf"^error: devices-\S+: {said}", " ".join(done.stderr.split())), done.stderr
     assert "Traceback" not in done.stderr

@@ -82,6 +82,34 @@ def test_a_machine_says_if_it_lacks_a_build_a_driver_or_memory(monkeypatch: pyte
         started(ON_A_GPU)
 
 
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_gpu_without_room_for_a_process_is_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, is_wrapped: bool
+) -> None:
+    full = RuntimeError(
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    )
+
+    def first_call() -> tuple[int, int]:
+        if is_wrapped:  # torch does so if the first call of CUDA fails
+            raise torch.cuda.DeferredCudaCallError("CUDA call failed lazily at initialization") from full
+        raise full
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", first_call)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    said = (
+        "devices.processor cuda has no memory left for a process, which takes 512 MB before it holds data; end other "
+        "programs on it, or use fewer device processes"
+    )
+    with pytest.raises(ExperimentError, match=f"^{re.escape(said)}$"):
+        started(ON_A_GPU)
+    full.args = ("CUDA error: invalid argument",)
+    with pytest.raises((RuntimeError, torch.cuda.DeferredCudaCallError)):
+        started(ON_A_GPU)
+
+
 def test_a_gpus_start_chooses_full_float32_and_the_same_bits_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")

@@ -16,14 +16,12 @@ from emulator.estimates.retime import Flows, Retiming
 from emulator.results.output import new_file
 from emulator.results.read_record import RunRecord, load_record
 from fedstrata.clock.clocks import clock_of
-from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, Link
 from fedstrata.experiment.quantities import DURATION, RATE, written_devices
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.methods import make_method, trains_as_set
-from fedstrata.partitions import example_counts
+from fedstrata.methods import make_method
 from fedstrata.record.links import LinkRow
 from fedstrata.record.timeline import FlowRow
 from fedstrata.record.timing import Timing
@@ -75,7 +73,7 @@ def write_calibrated(calibrated: Calibrated, path: Path) -> None:
 
 def _check_can_tell(record: RunRecord, experiment: Experiment) -> None:
     """Raise DataError if the record cannot tell the values of links and of computing."""
-    links, folder, method = experiment.links, record.folder, make_method(experiment)
+    links, folder = experiment.links, record.folder
     if record.summary.status != "completed":
         raise DataError(f"{folder} is the record of a failed run; calibrate by a completed run")
     clock = clock_of(experiment)
@@ -91,15 +89,18 @@ def _check_can_tell(record: RunRecord, experiment: Experiment) -> None:
         (bool(experiment.schedule), "schedule", "links and devices change in the run"),
         (links.has_trace, "links", "rates of traces change in the run"),
         (links.shared is not None, "links.shared", "a device's own rate cannot be told from its share"),
-        (experiment.partition.is_local, "partition", "only the devices know how many examples they have"),
-        (asks_in_training(method) is not None, "method", "answers in rounds are part of their times"),
-        (not trains_as_set(type(method)), "method", "only the devices know on how many examples they train"),
+        (asks_in_training(make_method(experiment)) is not None, "method", "answers in rounds are part of their times"),
         (experiment.energy is not None, "energy", "powers depend on the profiles in compute, which are replaced"),
     ):
         if is_set:
             raise DataError(f"{folder}: the record cannot tell links and computing with this {key}: {why}")
     if not record.waits or not record.links or not record.rounds:
         raise DataError(f"{folder} has no rounds in waits.csv, links.csv and rounds.csv; fetch the record again")
+    if any(row.examples is None for row in record.waits if row.tier == "lps"):
+        raise DataError(
+            f"{folder}: waits.csv does not say on how many examples devices trained; run the experiment again with "
+            "this release"
+        )
 
 
 class _Calibration:
@@ -108,8 +109,6 @@ class _Calibration:
     def __init__(self, record: RunRecord, experiment: Experiment) -> None:
         self._record, self._experiment = record, experiment
         self._indexes = {name: index for index, name in enumerate(experiment.device_ids())}
-        counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
-        self._examples = {index: experiment.training.trained_examples(count) for index, count in enumerate(counts)}
         self._bytes: dict[tuple[Link, str, str], int] = {
             (row.link, row.direction, row.child): round(row.bytes / row.transfers)
             for row in record.links
@@ -176,9 +175,9 @@ class _Calibration:
     def _fit_compute(self) -> ComputeFit:
         seconds = defaultdict(list)
         for row in self._record.waits:
-            if row.tier == "lps":
-                seconds[self._indexes[row.child]].append(row.compute_s)
-        return fit_compute(seconds, self._examples)
+            if row.examples:
+                seconds[self._indexes[row.child]].append(row.compute_s / row.examples)
+        return fit_compute(seconds)
 
     def _links(self, groups: Sequence[Sequence[int]], fits: Sequence[LinkFit], uplink: LinkFit) -> dict[str, Any]:
         """Return the section `links` of the experiment file: the encodings of the run, and the fitted times."""
@@ -210,7 +209,7 @@ class _Calibration:
                 child=_number(row.child) if index is None else index,
                 down_bytes=down if row.down_s else 0,
                 up_bytes=up,
-                examples=0 if index is None else self._examples[index],
+                examples=row.examples or 0,
                 stream=0,
                 answer_bytes=0,
                 answer_examples=0,
@@ -306,7 +305,7 @@ def _link_said(fit: LinkFit, name: str, of: str) -> Iterator[str]:
 
 
 def _compute_said(fit: ComputeFit, remainder: Fitted) -> Iterator[str]:
-    yield f"compute.per_example: {fit.per_example.said(_duration, 'round')}, if each epoch trains once on each example"
+    yield f"compute.per_example: {fit.per_example.said(_duration, 'round')}"
     if fit.spread:
         yield f"compute.spread: for other devices, {{lognormal: {fit.spread:.2g}}} in place of profiles and devices"
     said = remainder.said(_short, "LPS round")

@@ -93,16 +93,16 @@ class ComputeFit:
     spread: float  # standard deviation of the factors' logarithms
 
 
-def fit_compute(seconds: Mapping[int, Sequence[float]], examples: Mapping[int, int]) -> ComputeFit:
+def fit_compute(seconds: Mapping[int, Sequence[float]]) -> ComputeFit:
     """Return the seconds per example, and each device's factor. `seconds` has the computing times of each device's
-    rounds, and `examples` the number of examples on which a device trains in a round.
+    rounds, divided by the number of examples on which the device trained in the round.
     """
-    own = {index: float(np.median(each)) / examples[index] for index, each in seconds.items() if examples[index]}
-    middle = float(np.median(list(own.values())))
+    own = {index: float(np.median(each)) for index, each in seconds.items()}
+    middle = float(np.median(list(own.values()) or [0.0]))
     if not middle:
         return ComputeFit(per_example=Fitted.of([0.0]), factors={}, spread=0.0)
     shares = {index: min(max(each / middle, LEAST_FACTOR), MOST_FACTOR) for index, each in own.items()}
-    rounds = [took / examples[index] / share for index, share in shares.items() for took in seconds[index]]
+    rounds = [took / share for index, share in shares.items() for took in seconds[index]]
     spread = float(np.std(np.log(list(shares.values())), ddof=1)) if len(shares) > 1 else 0.0
     factors = {index: round(share, 2) for index, share in shares.items()}
     return ComputeFit(per_example=Fitted.of(rounds), factors=factors, spread=spread)

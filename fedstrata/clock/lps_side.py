@@ -215,6 +215,7 @@ class RealLpsClock(LpsClock):
                 child=indexes[name],
                 link_ns=min(modelled_ns, MOST_COUNTED - 1),  # a device can report any number of examples
                 achieved_link_ns=each.work.computed_ns,
+                examples=each.work.examples,
             )
 
 

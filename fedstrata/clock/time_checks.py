@@ -59,7 +59,8 @@ def _can_be(carried: pb.Carried) -> bool:
     """Return whether these values are possible for a transfer or a computation that an LPS has measured."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
-    return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
+    are_sizes = 0 <= carried.bytes < MOST_COUNTED and 0 <= carried.examples < MOST_MEASURED
+    return is_known and are_sizes and all(0 <= each < MOST_COUNTED for each in durations)
 
 
 def _sizes(flow: pb.Flow) -> tuple[int, ...]:

@@ -30,10 +30,12 @@ Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # a number of 
 class Table(Generic[R]):
     """Describe a CSV file of the record, so that it can be written and read."""
 
-    def __init__(self, row: type[R]) -> None:
-        """Set the class of the rows. It is a dataclass of pydantic, which checks the values of a row."""
+    def __init__(self, row: type[R], *, later: Iterable[str] = ()) -> None:
+        """Set the class of the rows. It is a dataclass of pydantic, which checks the values of a row. `later` names the
+        columns that files of earlier releases lack.
+        """
         self.columns = tuple(field.name for field in fields(row))
-        self.later: frozenset[str] = frozenset()  # columns that files of earlier releases lack
+        self.later = frozenset(later)
         self._row = row
         self._adapter = TypeAdapter(row)
 

@@ -1,5 +1,5 @@
-"""The table waits.csv: how long each child received, computed, sent and waited in each round. The times are calculated
-on the virtual clock, and measured on the real clock.
+"""The table waits.csv: how long each child received, computed, sent and waited in each round, and on how many examples
+it trained. The times are calculated on the virtual clock, and measured on the real clock.
 
 The table shows which child was slow: the slowest child of a round waits least, and the other children wait for it.
 """
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from fedstrata.clock.exchanged import took_ns
 from fedstrata.record.links import with_update
 from fedstrata.record.tables import Amount, OfRound, Table, as_seconds, of_global_round, of_lps_round
-from fedstrata.record.timeline import PARTS, RunTimes
+from fedstrata.record.timeline import PARTS, Count, RunTimes
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -42,6 +42,9 @@ class WaitRow(OfRound):
     """Seconds for which the child waited for slower children: the rest of the round. On the real clock, a global round
     ends with its slowest LPS.
     """
+    examples: Count | None
+    """Number of examples on which the device trained in the round, with repetitions. Empty in rows of global rounds.
+    """
 
     @property
     def parts(self) -> list[tuple[str, float]]:
@@ -54,16 +57,17 @@ class WaitRow(OfRound):
         return self.down_s + self.compute_s + self.up_s
 
 
-WAITS = Table(WaitRow)
+WAITS = Table(WaitRow, later=["examples"])
 
 
 @dataclass(kw_only=True)
 class _Took:
-    """Hold how long a child took for each part of a round, in nanoseconds."""
+    """Hold how long a child took for each part of a round, in nanoseconds, and on how many examples it trained."""
 
     down_ns: int = 0
     compute_ns: int = 0
     up_ns: int = 0
+    examples: int = 0
 
     @property
     def all_ns(self) -> int:
@@ -90,10 +94,10 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
         lps = (row.global_round, row.home_id)
         seconds[lps] = seconds.get(lps, 0.0) + row.seconds
         for child, took in _of_children(row.times, row.times.carried):
-            yield *of_lps_round(row), device_ids[child], *took.cells(asked.get(child, round_ns))
+            yield *of_lps_round(row), device_ids[child], *took.cells(asked.get(child, round_ns)), took.examples
     for global_round, closed in sorted(times.global_rounds.items()):
         for child, took, round_ns in _of_lpss(global_round, closed, seconds):
-            yield *of_global_round(global_round), f"lps-{child}", *took.cells(round_ns)
+            yield *of_global_round(global_round), f"lps-{child}", *took.cells(round_ns), ""
 
 
 def _of_children(times: pb.RoundTimes, carried: Sequence[pb.Carried]) -> list[tuple[int, _Took]]:
@@ -102,11 +106,13 @@ def _of_children(times: pb.RoundTimes, carried: Sequence[pb.Carried]) -> list[tu
     """
     in_time = with_update(carried)
     found = {
-        flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
+        flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns, examples=flow.examples)
+        for flow in times.flows
     }
     for each in (each for each in carried if each.child in in_time):
         took, part = found.setdefault(each.child, _Took()), f"{each.direction}_ns"
         setattr(took, part, getattr(took, part) + took_ns(each))
+        took.examples += each.examples
     return sorted(found.items())
 
 

@@ -413,7 +413,7 @@ class Contribution(_message.Message):
     def __init__(self, child: _Optional[int] = ..., from_round: _Optional[int] = ..., asked_ns: _Optional[int] = ..., arrives_ns: _Optional[int] = ..., factor: _Optional[int] = ..., stream: _Optional[int] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ...) -> None: ...
 
 class Carried(_message.Message):
-    __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns", "is_answer")
+    __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns", "is_answer", "examples")
     LINK_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     CHILD_FIELD_NUMBER: _ClassVar[int]
@@ -423,6 +423,7 @@ class Carried(_message.Message):
     LATENCY_NS_FIELD_NUMBER: _ClassVar[int]
     ACHIEVED_LATENCY_NS_FIELD_NUMBER: _ClassVar[int]
     IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     link: str
     direction: str
     child: int
@@ -432,7 +433,8 @@ class Carried(_message.Message):
     latency_ns: int
     achieved_latency_ns: int
     is_answer: bool
-    def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ..., is_answer: _Optional[bool] = ...) -> None: ...
+    examples: int
+    def __init__(self, link: _Optional[str] = ..., direction: _Optional[str] = ..., child: _Optional[int] = ..., bytes: _Optional[int] = ..., link_ns: _Optional[int] = ..., achieved_link_ns: _Optional[int] = ..., latency_ns: _Optional[int] = ..., achieved_latency_ns: _Optional[int] = ..., is_answer: _Optional[bool] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class Flow(_message.Message):
     __slots__ = ("child", "down_bytes", "up_bytes", "examples", "stream", "down_ns", "compute_ns", "up_ns", "away_ns", "answer_bytes", "answer_examples", "unsent_bytes")

@@ -34,6 +34,12 @@ def digests_of(folder: Path) -> dict[str, str]:
     return told
 
 
+def trained(folder: Path) -> list[tuple[int, str, int]]:
+    """The number of examples on which each device trained, by LPS round."""
+    waits = load_record(folder).waits
+    return sorted((row.lps_round or 0, row.child, row.examples) for row in waits if row.examples)
+
+
 @pytest.mark.parametrize("changes", [(LARGE, "topology={lps: 2}"), ("method={name: adaptive, clusters: 1}",)], ids=str)
 def test_the_clock_changes_nothing_that_is_learned(changes: tuple[str, ...], tmp_path: Path) -> None:
     clocks = {"none": (), "virtual": (*REAL, "clock=virtual"), "real": REAL}
@@ -41,6 +47,7 @@ def test_the_clock_changes_nothing_that_is_learned(changes: tuple[str, ...], tmp
         run_in_process(small(*changes, *clock), tmp_path / name).folder for name, clock in clocks.items()
     )
     assert digests_of(plain) == digests_of(virtual) == digests_of(real)
+    assert trained(virtual) == trained(real) != []
     assert not (plain / "links.csv").exists()
 
 

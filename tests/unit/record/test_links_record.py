@@ -68,7 +68,14 @@ def test_the_summary_counts_rows_by_child_and_direction() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"link": "lps-gps"}, {"direction": "sideways"}, {"bytes": -1}, {"link_ns": -1}, {"achieved_latency_ns": 1 << 60}],
+    [
+        {"link": "lps-gps"},
+        {"direction": "sideways"},
+        {"bytes": -1},
+        {"link_ns": -1},
+        {"examples": 1 << 40},
+        {"achieved_latency_ns": 1 << 60},
+    ],
 )
 def test_transfers_that_cannot_be_are_refused_of_an_lps(changes: dict[str, object]) -> None:
     row = pb.LpsRound(times=pb.RoundTimes(carried=[carried(), carried(**changes)]))

@@ -11,8 +11,6 @@ from emulator.estimates.calibrate import Calibrated, _compute_section, calibrate
 from emulator.estimates.fits import ComputeFit, Fitted, Transfers, fit_compute, fit_link
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import load_experiment, parse_experiment
-from fedstrata.methods import Outcome, Work
-from fedstrata.methods.fed_prox import FedProx
 from fedstrata.record.timeline import RunTimes
 from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2 as pb
@@ -31,29 +29,22 @@ SETTINGS = {
 DOWN, UP, LPS_DOWN, LPS_UP = 80, 120, 20, 40  # ms, of 10,000 bytes for devices and 20,000 bytes for LPSs
 COMPUTE = (120, 120, 120, 120, 180)
 LEFT = 10
-
+EXAMPLES = 60  # on which a device trains in a round
 
 PI4 = {"per_example": "1ms", "devices": {"pi4": "0-4"}}
 
 
-class Own(FedProx):
-    """A method that trains in its own way, and does not say on how many examples."""
-
-    async def local(self, work: Work) -> Outcome:
-        return await super().local(work)
-
-
-def carried(link: str, direction: str, child: int, took_ms: int, size: int = 0) -> pb.Carried:
+def carried(link: str, direction: str, child: int, took_ms: int, size: int = 0, *, examples: int = 0) -> pb.Carried:
     """A transfer on a link without configured values: it took its whole time longer than calculated."""
     took = {"achieved_link_ns": took_ms * MS, "achieved_latency_ns": took_ms * MS}
     if direction == "compute":
         took["achieved_latency_ns"] = 0
-    return pb.Carried(link=link, direction=direction, child=child, bytes=size, **took)
+    return pb.Carried(link=link, direction=direction, child=child, bytes=size, examples=examples, **took)
 
 
-def of_device(child: int, slow: int) -> list[pb.Carried]:
+def of_device(child: int, slow: int, examples: int) -> list[pb.Carried]:
     return [
-        carried("device-lps", "compute", child, slow * COMPUTE[child]),
+        carried("device-lps", "compute", child, slow * COMPUTE[child], examples=examples),
         carried("device-lps", "down", child, slow * DOWN, 10_000),
         carried("device-lps", "up", child, slow * UP, 10_000),
     ]
@@ -64,14 +55,18 @@ def of_lps(number: int, global_round: int) -> list[pb.Carried]:
     return [*down, carried("lps-gps", "up", number, LPS_UP, 20_000)]
 
 
-def recorded(folder: Path, slow_once: int = 1, answer_bytes: int = 1_000, **settings: Any) -> Path:
+def recorded(
+    folder: Path, slow_once: int = 1, answer_bytes: int = 1_000, examples: int = EXAMPLES, **settings: Any
+) -> Path:
     """Write the record of the run. In its third LPS round device 0 is slower by the factor `slow_once`."""
     rows, rounds = [], []
     for number in range(6):
         for lps, children in HOMES.items():
             slow = {child: slow_once if (number, child) == (2, 0) else 1 for child in children}
             seconds = (LEFT + max(slow[child] * (DOWN + COMPUTE[child] + UP) for child in children)) / 1000
-            times = pb.RoundTimes(carried=[each for child in children for each in of_device(child, slow[child])])
+            times = pb.RoundTimes(
+                carried=[each for child in children for each in of_device(child, slow[child], examples)]
+            )
             row = pb.LpsRound(home_id=lps, global_round=number // 2, lps_round=number, seconds=seconds, times=times)
             rows.append(row)
             rounds.append((number // 2 + 1, number + 1, lps, len(children), 300, 1, 0.5, seconds, 1, 1))
@@ -131,6 +126,12 @@ def test_one_slow_round_of_a_device_changes_no_value(tmp_path: Path) -> None:
     assert values(calibrate(recorded(tmp_path / "run", slow_once=10))) == TRUTH
 
 
+def test_a_device_trained_on_as_many_examples_as_the_record_says(tmp_path: Path) -> None:
+    found = calibrate(recorded(tmp_path / "run", method={"name": "ditto"}, examples=2 * EXAMPLES))
+    assert values(found) == {**TRUTH, "per_example": MS}
+    assert any(", +0.0 % from the run: 0.84 s" in line for line in found.said)
+
+
 def test_with_one_size_of_transfers_the_rate_is_told_and_the_latency_assumed(tmp_path: Path) -> None:
     found = calibrate(recorded(tmp_path / "run", answer_bytes=10_000))
     minimum = pytest.approx(LEFT * MS, rel=0.01)  # rates are rounded to four digits
@@ -184,8 +185,6 @@ def test_the_command_writes_the_file_once(tmp_path: Path, capfd: pytest.CaptureF
         ({"links": {"device-lps": {"up_trace": "lte-driving"}}}, "with this links: rates of traces change"),
         ({"deadlines": {"lps": {"deadline_s": 9}}}, "with this deadlines.lps.deadline_s: late devices"),
         ({"method": {"name": "ifca", "clusters": 2}}, "with this method: answers in rounds"),
-        ({"method": {"name": "ditto"}}, "with this method: only the devices know on how many examples they train"),
-        ({"method": {"name": "tests.unit.results.test_calibrate:Own"}}, "with this method: only the devices know"),
         ({"compute": PI4, "energy": {"compute": "3W"}}, "with this energy: powers depend on the profiles"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -214,15 +213,11 @@ def test_a_record_that_lacks_a_round_is_refused(tmp_path: Path) -> None:
         calibrate(folder)
 
 
-def test_data_that_are_missing_are_not_taken_for_a_missing_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_: object) -> None:
-        raise ValueError("no data")
-
+def test_a_record_without_numbers_of_examples_is_refused(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run")
-    monkeypatch.setattr("emulator.estimates.calibrate.load_dataset", missing)
-    with pytest.raises(ValueError, match=r"^no data$"):
+    lines = (folder / "waits.csv").read_text().splitlines()
+    (folder / "waits.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))  # of an earlier release
+    with pytest.raises(DataError, match=r"waits\.csv does not say on how many examples devices trained; run the"):
         calibrate(folder)
 
 
@@ -240,11 +235,12 @@ def test_transfers_without_bytes_or_without_time_tell_no_rate() -> None:
 
 
 def test_one_device_has_the_factor_1_and_no_spread() -> None:
-    fit = fit_compute({3: [0.2, 0.4, 0.3]}, {3: 100})
+    fit = fit_compute({3: [0.002, 0.004, 0.003]})
     assert (fit.per_example.value, dict(fit.factors), fit.spread) == (pytest.approx(0.003), {3: 1.0}, 0.0)
     assert (fit.per_example.low, fit.per_example.high) == (pytest.approx(0.0025), pytest.approx(0.0035))
 
 
 def test_devices_without_computing_have_no_factors() -> None:
-    fit = fit_compute({0: [0.0, 0.0], 1: [0.0]}, {0: 10, 1: 10})
+    fit = fit_compute({0: [0.0, 0.0], 1: [0.0]})
     assert (fit.per_example.value, dict(fit.factors)) == (0.0, {})
+    assert fit_compute({}) == fit

@@ -22,7 +22,7 @@ NAUGHTY = "</script><b>device"
 
 def flow(child: int, *seconds: int) -> pb.Flow:
     down, compute, up = seconds
-    return pb.Flow(child=child, down_ns=down * S, compute_ns=compute * S, up_ns=up * S)
+    return pb.Flow(child=child, down_ns=down * S, compute_ns=compute * S, up_ns=up * S, examples=40 + child)
 
 
 def lps_row(lps_id: str, begins_s: int, ends_s: int, *flows: pb.Flow) -> pb.LpsRound:
@@ -50,10 +50,10 @@ VIRTUAL = table(
 
 def test_what_a_child_is_not_about_it_waits() -> None:
     assert VIRTUAL.splitlines()[1:3] == [
-        "lps,1,1,lps-0,device-000,1.000000000,5.000000000,2.000000000,0.000000000",
-        "lps,1,1,lps-0,device-001,1.000000000,1.000000000,1.000000000,5.000000000",
+        "lps,1,1,lps-0,device-000,1.000000000,5.000000000,2.000000000,0.000000000,40",
+        "lps,1,1,lps-0,device-001,1.000000000,1.000000000,1.000000000,5.000000000,41",
     ]
-    assert VIRTUAL.splitlines()[-1] == "gps,1,,,lps-1,2.000000000,4.000000000,1.000000000,3.000000000"
+    assert VIRTUAL.splitlines()[-1] == "gps,1,,,lps-1,2.000000000,4.000000000,1.000000000,3.000000000,"
 
 
 def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_meanwhile() -> None:
@@ -66,18 +66,18 @@ def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_m
     row = pb.LpsRound(home_id="lps-0", seconds=9.5, times=pb.RoundTimes(carried=device))
     closed = pb.RoundTimes(carried=[carried("lps-gps", "up", 1)])
     text = table([row, row], RunTimes(global_rounds={0: closed}), IDS)
-    assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,2.000000000,3.000000000,2.000000000,2.500000000"
-    assert text.splitlines()[3] == "gps,1,,,lps-0,0.000000000,19.000000000,1.000000000,0.000000000"
+    assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,2.000000000,3.000000000,2.000000000,2.500000000,0"
+    assert text.splitlines()[3] == "gps,1,,,lps-0,0.000000000,19.000000000,1.000000000,0.000000000,"
 
 
 def test_on_the_real_clock_the_excess_of_a_transfer_is_in_its_time_once() -> None:
     late = pb.Carried(link="device-lps", direction="down", link_ns=2 * S, latency_ns=S)
     late.achieved_link_ns, late.achieved_latency_ns = 3 * S, 2 * S  # 4 s in place of 3 s
     unlimited = pb.Carried(link="device-lps", direction="up", achieved_link_ns=S, achieved_latency_ns=S)  # 1 s, not 0
-    computed = pb.Carried(link="device-lps", direction="compute", achieved_link_ns=S)
+    computed = pb.Carried(link="device-lps", direction="compute", achieved_link_ns=S, examples=80)
     row = pb.LpsRound(home_id="lps-0", seconds=6, times=pb.RoundTimes(carried=[late, unlimited, computed]))
     text = table([row], RunTimes(), IDS)
-    assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,4.000000000,1.000000000,1.000000000,0.000000000"
+    assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,4.000000000,1.000000000,1.000000000,0.000000000,80"
 
 
 def test_on_the_real_clock_a_device_that_misses_its_round_is_not_shown_as_waiting() -> None:
@@ -87,7 +87,7 @@ def test_on_the_real_clock_a_device_that_misses_its_round_is_not_shown_as_waitin
     late = [carried(1, "down"), carried(1, "up", is_answer=True), carried(1, "up")]
     times = pb.RoundTimes(carried=[*(carried(0, way) for way in ("down", "compute", "up")), *late])
     rows = table([pb.LpsRound(home_id="lps-0", seconds=4, times=times)], RunTimes(), IDS).splitlines()[1:]
-    assert rows == ["lps,1,1,lps-0,device-000,1.000000000,1.000000000,1.000000000,1.000000000"]
+    assert rows == ["lps,1,1,lps-0,device-000,1.000000000,1.000000000,1.000000000,1.000000000,0"]
 
 
 def test_a_round_is_drawn_from_its_beginning_each_lps_before_its_devices(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ def test_rows_of_a_long_run_are_gone_through_once() -> None:
     closed = {number: pb.RoundTimes(carried=carried) for number in range(100)}
     lines = table(Rows(), RunTimes(global_rounds=closed), IDS).splitlines()
     assert len(started) == 1
-    assert lines[-1] == "gps,100,,,lps-0,0.000000000,99.000000000,1.000000000,0.000000000"
+    assert lines[-1] == "gps,100,,,lps-0,0.000000000,99.000000000,1.000000000,0.000000000,"

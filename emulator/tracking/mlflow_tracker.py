@@ -1,12 +1,12 @@
 """Log the curves of a run to MLflow, with its own library."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 from urllib.parse import urlsplit
 
 from emulator.shipped.extras import needed
-from emulator.tracking.tracker import Point, TrackedRun
+from emulator.tracking.tracker import Key, Point, TrackedRun
 
 ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # the variable with which MLflow 3 uses a folder
 LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
@@ -75,6 +75,13 @@ class MlflowTracker:
         metric = self._mlflow.entities.Metric
         metrics = [metric(f"{each.cluster}/{each.name}", each.value, each.time_ms, each.step) for each in points]
         self._client.log_batch(self._run_id, metrics=metrics)
+
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        return {
+            (cluster, name, each.step)
+            for cluster, name in {(point.cluster, point.name) for point in points}
+            for each in self._client.get_metric_history(self._run_id, f"{cluster}/{name}")
+        } & {point.key for point in points}
 
     def end(self, *, is_completed: bool) -> None:
         self._client.set_terminated(self._run_id, "FINISHED" if is_completed else "FAILED")

@@ -3,26 +3,29 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from emulator.tracking.tracker import Point, TrackedRun, Tracker
+from emulator.tracking.tracker import Key, Point, TrackedRun, Tracker
 
 POINTS_A_CALL = 500
 RETRY_S = 2.0  # between two tries to reach a tracker
 
 
 class PointWriter:
-    """Give points to a tracker. If the tracker raises an error, it gets the same points again later.
+    """Give points to a tracker. If the tracker raises an error, it gets those points again later that it does not have.
 
-    The run's folder keeps the keys of written points, so that a run that continues does not write them again.
+    The run's folder has the keys of points: before the tracker gets them, and when it has them. So a run that continues
+    writes no point again, also if a kill came between the two.
     """
 
     def __init__(self, tracker: Tracker, run: TrackedRun, tell: Callable[[str], None]) -> None:
         """Set `tell`, which shows a line to the user."""
         self._tracker, self._run, self._tell = tracker, run, tell
         self._notes = run.folder / "state" / "tracking" / f"{tracker.name}.jsonl"
-        self._known = _noted(self._notes)
+        noted = _noted(self._notes)
+        self._known = {key for key, is_written in noted.items() if is_written}
+        self._unsure = noted.keys() - self._known  # the tracker may have them
         self._pending: list[Point] = []
         self._changed = threading.Condition()
         self._ends_at: float | None = None  # None while the run is in progress
@@ -49,16 +52,18 @@ class PointWriter:
         with self._changed:
             lost = len(self._pending)
         if lost:
-            self._tell(f"{self._tracker.name} did not get {lost} points; they are in rounds.csv")
+            self._tell(f"{self._tracker.name} has not confirmed {lost} points; they are in rounds.csv")
         elif self._thread.is_alive():
             self._tell(f"{self._tracker.name} has not confirmed the last points; they are in rounds.csv")
 
     def _work(self) -> None:
         if self._tried(lambda: self._tracker.begin(self._run)):
             while points := self._next():
-                if not self._tried(lambda points=points: self._tracker.write(points)):  # type: ignore[misc]
+                if not self._tried(lambda points=points: self._write(points)):  # type: ignore[misc]
                     return
-                self._note(points)
+                self._note(points, is_written=True)
+                with self._changed:
+                    del self._pending[: len(points)]
             self._tried(lambda: self._tracker.end(is_completed=self._is_completed))
 
     def _next(self) -> list[Point]:
@@ -88,21 +93,31 @@ class PointWriter:
     def _is_late(self) -> bool:
         return self._ends_at is not None and time.monotonic() >= self._ends_at - RETRY_S
 
-    def _note(self, points: list[Point]) -> None:
+    def _write(self, points: list[Point]) -> None:
+        keys = {point.key for point in points}
+        found = set[Key]() if self._unsure.isdisjoint(keys) else self._tracker.present(points)
+        if lacking := [point for point in points if point.key not in found]:
+            if new := [point for point in lacking if point.key not in self._unsure]:
+                self._note(new, is_written=False)
+                self._unsure |= keys
+            self._tracker.write(lacking)
+        self._unsure -= keys
+
+    def _note(self, points: list[Point], *, is_written: bool) -> None:
+        """Add a line about points, which begins on a line of its own also after a line that was cut."""
         self._notes.parent.mkdir(parents=True, exist_ok=True)
         with self._notes.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([point.key for point in points]) + "\n")
-        with self._changed:
-            del self._pending[: len(points)]
+            file.write("\n" + json.dumps({"is_written": is_written, "points": [point.key for point in points]}) + "\n")
 
 
-def _noted(path: Path) -> set[tuple[str, str, int]]:
-    """Return the keys of the points that the tracker has got. A line that was cut is left out."""
-    found = set[tuple[str, str, int]]()
+def _noted(path: Path) -> Mapping[Key, bool]:
+    """Return the keys of noted points, and whether the tracker has them. A line that was cut is left out."""
+    found = dict[Key, bool]()
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for line in lines:
         try:
-            found.update((cluster, name, step) for cluster, name, step in json.loads(line))
+            noted = json.loads(line)
         except ValueError:
             continue
+        found.update(((cluster, name, step), noted["is_written"]) for cluster, name, step in noted["points"])
     return found

@@ -1,12 +1,12 @@
 """Write the curves of a run for TensorBoard, with its own library."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from emulator.shipped.extras import needed
-from emulator.tracking.tracker import Point, TrackedRun
+from emulator.tracking.tracker import Key, Point, TrackedRun
 
 
 class TensorBoardTracker:
@@ -32,6 +32,13 @@ class TensorBoardTracker:
         self._writers = {}
 
     def write(self, points: Sequence[Point]) -> None:
+        try:
+            self._add(points)
+        except OSError:
+            self._writers = {}  # a writer that has failed, such as on a full disk, writes nothing more
+            raise
+
+    def _add(self, points: Sequence[Point]) -> None:
         events, summaries = self._protos
         for point in points:
             value = summaries.Summary.Value(tag=point.name, simple_value=point.value)
@@ -46,6 +53,21 @@ class TensorBoardTracker:
         if cluster not in self._writers:
             self._writers[cluster] = self._files.EventFileWriter(str(self._logs / _folder_name(cluster)))
         return self._writers[cluster]
+
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        return {
+            (cluster, name, step)
+            for cluster in {point.cluster for point in points}
+            for name, step in self.in_files(self._logs / _folder_name(cluster))
+        } & {point.key for point in points}
+
+    def in_files(self, folder: Path) -> Iterator[tuple[str, int]]:
+        """Yield the name and step of each point in the event files of a folder."""
+        loader, (events, _) = needed("tensorboard.backend.event_processing.event_file_loader"), self._protos
+        for path in folder.glob("events.*"):
+            for content in loader.RawEventFileLoader(str(path)).Load():
+                event = events.Event.FromString(content)
+                yield from ((value.tag, event.step) for value in event.summary.value)
 
     def end(self, *, is_completed: bool) -> None:  # event files have no outcome
         for writer in self._writers.values():

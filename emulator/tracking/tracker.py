@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -38,6 +38,9 @@ class TrackedRun:
         )
 
 
+Key = tuple[str, str, int]  # cluster, name and step of a point
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """Hold one point of a curve."""
@@ -49,7 +52,7 @@ class Point:
     time_ms: int  # milliseconds since 1970
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> Key:
         """Return the values that distinguish the point from all others of its run."""
         return self.cluster, self.name, self.step
 
@@ -68,6 +71,13 @@ class Tracker(Protocol):
 
     def write(self, points: Sequence[Point]) -> None:
         """Write points. Return when the tool has them."""
+
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        """Return the keys of those points that the tool's run has. A tool that does not say what it has returns none.
+
+        The call comes before points are written again: after an error in `write`, and after a command that was killed
+        in it. The points may have come to the tool nevertheless.
+        """
 
     def end(self, *, is_completed: bool) -> None:
         """Close the tool's run."""

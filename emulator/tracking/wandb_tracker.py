@@ -1,11 +1,13 @@
 """Log the curves of a run to Weights & Biases, with its own library."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from pathlib import Path
 from typing import Any
 
 from emulator.shipped.extras import needed
-from emulator.tracking.tracker import Point, TrackedRun
+from emulator.tracking.tracker import Key, Point, TrackedRun
+from emulator.tracking.wandb_files import logged
 
 STEP = "lps_round"  # the curves' own step: rows of different clusters do not come in the order of their rounds
 
@@ -26,6 +28,7 @@ class WandbTracker:
         self._wandb = needed("wandb")
         self._project = project
         self._run: Any = None
+        self._files = Path()
 
     def begin(self, run: TrackedRun) -> None:
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
@@ -35,6 +38,7 @@ class WandbTracker:
             reinit="create_new",  # other runs of a sweep may be in progress in this process
             settings=self._wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
         )  # fmt: skip
+        self._files = run.folder / "wandb"
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
 
@@ -44,6 +48,12 @@ class WandbTracker:
             rows.setdefault((point.cluster, point.step), {})[f"{point.cluster}/{point.name}"] = point.value
         for (_, step), values in rows.items():
             self._run.log({STEP: step, **values})
+
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        """Return what offline files have. What the service of Weights & Biases has is not known at once."""
+        rows = [row for path in self._files.glob(f"offline-run-*-{self._run.id}/*.wandb") for row in logged(path)]
+        written = {(name, row[STEP]) for row in rows for name in row}
+        return {point.key for point in points if (f"{point.cluster}/{point.name}", point.step) in written}
 
     def end(self, *, is_completed: bool) -> None:
         self._run.finish(exit_code=0 if is_completed else 1)

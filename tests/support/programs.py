@@ -117,15 +117,24 @@ def start_heeding(number: signal.Signals, command: Sequence[str], **options: Any
 
 def of_mark(mark: str) -> list[str]:
     """The processes, as their command lines, that a program has started, however deep, itself included."""
+    return [" ".join(command) for _, command in _of_mark(mark)]
+
+
+def processes_of(mark: str, *words: str) -> list[int]:
+    """The processes that a program has started with these words in their command lines, at least one."""
+    found = [pid for pid, command in _of_mark(mark) if set(words) <= set(command)]
+    assert found, f"no process with {words}"
+    return found
+
+
+def _of_mark(mark: str) -> Iterator[tuple[int, list[str]]]:
     wanted = f"{MARK}={mark}".encode()
-    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                yield int(folder.name), (folder / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue  # it has gone, or is not ours to look into
-    return found
 
 
 def events(log: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
-from tests.support.programs import MARK, Program, events, http_get, wait_for_record
+from tests.support.programs import Program, events, http_get, processes_of, wait_for_record
 from tests.support.records import summary_of
 from tests.support.tiers import SMALL, run_in_process, small
 
@@ -93,26 +93,13 @@ def wait_until(holds: Callable[[], bool], may: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def process_of(mark: str, *words: str) -> int:
-    """The process that a program has started with these words in its command line."""
-    wanted = f"{MARK}={mark}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (entry / "cmdline").read_bytes().decode().split("\0")
-            if wanted in (entry / "environ").read_bytes().split(b"\0") and set(words) <= set(command):
-                return int(entry.name)
-        except OSError:
-            continue  # it has gone, or is not ours to look into
-    raise AssertionError(f"no process with {words}")
-
-
 @pytest.mark.kills
 def test_a_device_process_stopped_from_outside_is_started_again_and_no_bit_changes(file: Path, tmp_path: Path) -> None:
     words = ("run", str(file), "--out", str(tmp_path / "run"), "--json", "--set", MANY_ROUNDS)
     with Program("emulator", *words, "--device-processes", "2", log=tmp_path / "log") as run:
         lines = run.lines()
         next(said for said in lines if said["event"] == "status" and said["phase"] in {"relevance", "training"})
-        os.kill(process_of(run.mark, "device", "0-2"), signal.SIGTERM)
+        os.kill(processes_of(run.mark, "device", "0-2")[0], signal.SIGTERM)
         restarts = [(said["process"], said["cause"]) for said in lines if said["event"] == "restart"]
         assert run.end() == 0, run.log_path.read_text()
     assert restarts == [("devices-0-2", "exit code 143")]
@@ -133,7 +120,7 @@ def test_processes_whose_nursery_is_killed_are_started_again_and_no_bit_changes(
     with Program("emulator", *words, "--device-processes", "2", log=tmp_path / "log") as run:
         lines = run.lines()
         next(said for said in lines if said["event"] == "status" and said["phase"] == "training")
-        os.kill(process_of(run.mark, "fedstrata.process.nursery", program), signal.SIGKILL)
+        os.kill(processes_of(run.mark, "fedstrata.process.nursery", program)[0], signal.SIGKILL)
         restarts = [said for said in lines if said["event"] == "restart"]
         assert run.end() == 0, run.log_path.read_text()
     assert {said["process"] for said in restarts} <= died

@@ -1,14 +1,14 @@
 """Runs that trackers show: each point of the record once, in one run with a killed GPS, and in each run of a sweep."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 import pytest
 import yaml
 
 import fedstrata
-from emulator.tracking.tracker import Point, TrackedRun
+from emulator.tracking.tracker import Key, Point, TrackedRun
 from tests.support.tracked import DOCUMENT, KILLED, Found, check, expected
 
 
@@ -27,6 +27,9 @@ class Noting:
 
     def write(self, points: Sequence[Point]) -> None:
         self.points += points
+
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        return {each.key for each in self.points} & {each.key for each in points}
 
     def end(self, *, is_completed: bool) -> None:
         self.ended.append(is_completed)

@@ -1,7 +1,7 @@
 """`fedstrata collect --track` follows a run in pods: a call that is interrupted goes on in the same folder."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -14,7 +14,7 @@ from emulator.cluster import remote
 from emulator.cluster.release import Release
 from emulator.runs.follow import Outcome
 from emulator.runs.progress import Display
-from emulator.tracking.tracker import Point, TrackedRun
+from emulator.tracking.tracker import Key, Point, TrackedRun
 from emulator.tracking.tracking import Tracking
 from fedstrata.errors import AddressError, OutputError
 from fedstrata.experiment_file import parse_experiment
@@ -40,7 +40,7 @@ class Noting:
     name = "noting"
 
     def __init__(self, wanted: int) -> None:
-        self.points: list[tuple[str, str, int]] = []
+        self.points: list[Key] = []
         self.runs: list[TrackedRun] = []
         self.has = Event()
         self._wanted = wanted
@@ -52,6 +52,9 @@ class Noting:
         self.points += [each.key for each in points]
         if len(self.points) >= self._wanted:
             self.has.set()
+
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        return {each.key for each in points} & set(self.points)
 
     def end(self, *, is_completed: bool) -> None: ...
 

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from emulator.tracking.page_rows import rows_of_page
 from emulator.tracking.point_writer import PointWriter
 from emulator.tracking.registry import make_trackers
 from emulator.tracking.tensorboard_tracker import TensorBoardTracker
-from emulator.tracking.tracker import Point, TrackedRun, Tracker, points_of
+from emulator.tracking.tracker import Key, Point, TrackedRun, Tracker, points_of
+from emulator.tracking.wandb_files import logged
 from emulator.tracking.wandb_tracker import WandbTracker
 from fedstrata.errors import ExperimentError, MissingPackageError
 from fedstrata.page import Feed, PageApp
 from fedstrata.process.http import StatusServer
 from fedstrata.record.rounds import RoundRow, page_row
 from fedstrata.tasks import CLASSIFICATION
-from tests.support.wandb_files import logged
 
 
 def row(lps_round: int, lps_id: str = "lps-0", accuracy: float | None = 0.5) -> RoundRow:
@@ -74,8 +74,23 @@ class Unsteady:
         self.got += [each.key for each in points]
         self.has.set()
 
+    def present(self, points: Sequence[Point]) -> Set[Key]:
+        self._call()
+        return {point.key for point in points} & set(self.got)
+
     def end(self, *, is_completed: bool) -> None:
         self.ended.append(is_completed)
+
+
+class Unheard(Unsteady):
+    """A tracker whose answers to the first half of its points are lost: it has them, and the caller gets an error."""
+
+    def write(self, points: Sequence[Point]) -> None:
+        half = len(points) // 2
+        super().write(points[:half])
+        if half:
+            raise TimeoutError("no answer")
+        super().write(points)
 
 
 @pytest.fixture(autouse=True)
@@ -112,12 +127,32 @@ def test_a_run_that_continues_writes_only_points_that_are_not_written(run: Track
     assert (first.got, later.got) == ([point(1).key, point(2).key], [point(3).key])
 
 
+def test_points_whose_confirmation_was_lost_are_not_written_again(run: TrackedRun) -> None:
+    tracker = Unheard(0)
+    writer = PointWriter(tracker, run, print)
+    writer.put(map(point, range(1, 9)))
+    writer.close(60, is_completed=True)
+    assert tracker.got == [point(step).key for step in range(1, 9)]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20], ids=["whole", "one byte", "twenty bytes"])
+def test_a_line_of_notes_that_was_cut_spoils_no_later_line(run: TrackedRun, cut: int) -> None:
+    tracker = Unsteady(0)
+    for steps in ((1,), (1, 2), (1, 2, 3)):
+        writer = PointWriter(tracker, run, print)
+        writer.put(map(point, steps))
+        writer.close(60, is_completed=False)
+        (notes,) = (run.folder / "state" / "tracking").iterdir()
+        notes.write_bytes(content[: len(content) - cut] if (content := notes.read_bytes()) else b"")
+    assert tracker.got == [point(step).key for step in (1, 2, 3)]
+
+
 def test_points_that_a_tracker_never_got_are_counted_and_written_when_the_run_continues(run: TrackedRun) -> None:
     said = list[str]()
     writer = PointWriter(Unsteady(10**9), run, said.append)
     writer.put([point(1), point(2)])
     writer.close(0.1, is_completed=True)
-    assert said[-1] == "unsteady did not get 2 points; they are in rounds.csv"
+    assert said[-1] == "unsteady has not confirmed 2 points; they are in rounds.csv"
     tracker = Unsteady(0)
     writer = PointWriter(tracker, run, said.append)
     writer.put([point(1), point(2)])

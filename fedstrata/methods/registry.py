@@ -49,6 +49,7 @@ REGISTRY: Mapping[str, str] = {
     "perfedavg": "fedstrata.methods.per_fed_avg:PerFedAvg",
     "pfedme": "fedstrata.methods.p_fed_me:PFedMe",
     "apfl": "fedstrata.methods.apfl:Apfl",
+    "fedala": "fedstrata.methods.fed_ala:FedAla",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",

@@ -301,5 +301,5 @@ def test_among_the_methods_only_the_registry_knows_names() -> None:
 
 def test_methods_that_train_on_other_numbers_of_examples_are_known() -> None:
     # more trainings or gradients of a batch, other epochs in the first round, or a part of the examples
-    others = {"adaptive", "apfl", "ditto", "fedfomo", "fedrep", "perfedavg", "pfedme", "scores"}
+    others = {"adaptive", "apfl", "ditto", "fedala", "fedfomo", "fedrep", "perfedavg", "pfedme", "scores"}
     assert {name for name in NAMES if not trains_as_set(method_class(name))} == others

@@ -43,7 +43,7 @@ USER_CENTRIC = {"local", "fedavg", "cfl", "fedfomo", "user_centric"}
 # Scores exchanges no weights, and needs public labels; flux is in label_means; the models have no statistics.
 NOT_RIVALS = {
     "scores", "flux", "fedbn", "fedavg_ft", "fedrep", "fedbabu", "lg_fedavg", "scaffold", "fednova", "perfedavg",
-    "pfedme", "apfl", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "moon", "fedrod", "fedproto", "feddc",
+    "pfedme", "apfl", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "moon", "fedrod", "fedproto", "feddc", "fedala",
 }  # fmt: skip
 LISTS = {  # by name how many runs, the baseline, and the methods
     "adaptive": (10 * 2 * 5, "local", {"local", "adaptive"}),

@@ -63,12 +63,32 @@ def options_of_process() -> Arguments:
     arguments.option(
         "state", "Keep the devices' personal state in this folder; without a folder it ends with the process."
     )
+    arguments.option(
+        "processor-share",
+        "Use at most this share of the processor's own memory, from 0 to 1.",
+        default="1",
+        read=_share,
+    )
     arguments.add_argument("--stay", action="store_true", help="Stay idle and ready after the run has ended or failed.")
     return arguments
 
 
-def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None) -> DeviceProcess:
-    """Return everything that the devices of this process share, including their data.
+def _share(text: str) -> str:
+    """Return the text of a share of the processor's memory. Raises ArgumentTypeError if it is none."""
+    try:
+        is_share = 0 < float(text) <= 1
+    except ValueError:
+        is_share = False
+    if not is_share:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share of a memory; give a number above 0, and at most 1")
+    return text
+
+
+def load(
+    experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None, share: float = 1.0
+) -> DeviceProcess:
+    """Return everything that the devices of this process share, including their data. The process uses at most a
+    share of the processor's memory.
 
     Raises:
         FedstrataError: the data, the user's own code or the options do not fit the experiment. No device of this
@@ -79,7 +99,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     dataset = load_dataset(experiment.data, experiment.seed)
     check_partition(experiment, dataset)  # before readiness: a device without its data is never ready
     method = make_method(experiment)
-    architectures = Architectures(experiment, method, started(experiment))
+    architectures = Architectures(experiment, method, started(experiment, share))
     task = make_task(experiment)
     with with_memory(experiment, architectures.processor, "the first try of a model"):
         try_all(experiment, architectures, dataset, task)  # own code should fail at the start
@@ -154,7 +174,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     names = options.http_names.split(",")
     with StatusServer(options.http, metrics.registry, lambda: state["ready"], names=names) as status:
         channels = Channels(options.gps, metrics.links, security)
-        host = await asyncio.to_thread(load, experiment, channels, metrics, folder)
+        host = await asyncio.to_thread(load, experiment, channels, metrics, folder, float(options.processor_share))
         spare_what_is_loaded()
         say_listening(http=status.address)
         state["ready"] = True

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from emulator.local.processes import device_ranges
+from emulator.estimates.device_processes import device_ranges
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.process.quoting import quoted

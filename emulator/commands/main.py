@@ -138,8 +138,8 @@ def check(
     if is_tried:
         from device.repeat import pace_here, try_experiment
         from device.update_norms import first_norms
+        from emulator.estimates.device_processes import usable_cores
         from emulator.estimates.round_cost import round_cost
-        from emulator.local.processes import usable_cores
         from fedstrata.processors import with_memory_to_try
 
         with with_memory_to_try(loaded):
@@ -157,7 +157,7 @@ def check(
 def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
     """Print what the runs of a sweep file cost. With `is_tried`, also measure seconds of training."""
     from emulator.console.console_tables import make_console
-    from emulator.local.processes import usable_cores
+    from emulator.estimates.device_processes import usable_cores
     from emulator.sweeps.sweep_cost import print_costs, row_costs
     from emulator.sweeps.tuning import SweepSource, sweeps_to_do
 

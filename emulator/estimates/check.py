@@ -12,10 +12,12 @@ from emulator.console.console_tables import plain_table
 from emulator.console.units import counted, grouped, human_bytes
 from emulator.estimates.asynchronous_times import print_timeline
 from emulator.estimates.check_times import Payloads, check_deadline, expected_homes, print_links, print_times
+from emulator.estimates.device_processes import process_count
 from emulator.estimates.sizing import (
     are_examples_guessed,
     device_memory,
     examples_of_a_device,
+    lacking_room,
     lps_memory,
     processor_memory,
 )
@@ -344,7 +346,10 @@ def _processor(experiment: Experiment, dataset: Dataset | None) -> dict[str, str
         return {}
     said, missing = experiment.devices.processor, lacking(experiment)
     if dataset is not None and processor_of(experiment).keeps_data:
-        said += f", with about {human_bytes(processor_memory(experiment, dataset))} of its memory"
+        processes = min(process_count(experiment, None), experiment.device_count)
+        said += f", with about {human_bytes(processor_memory(experiment, dataset, processes))} of its memory"
+        said += f" for each of {processes} processes" if processes > 1 else ""
+        missing = missing or lacking_room(experiment, dataset, processes)
     return {"computed on": said + (f"; not on this machine: {missing}" if missing else "")}
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.console.units import human_bytes
 from emulator.estimates.check_times import expected_homes
+from emulator.estimates.device_processes import device_ranges
 from fedstrata.datasets import Dataset, Examples, dataset_info
 from fedstrata.datasets.rows import Rows
 from fedstrata.experiment import Experiment, SyntheticSettings
@@ -16,7 +18,7 @@ from fedstrata.methods import Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import Model, build_model
 from fedstrata.partitions import Shift, device_shifts, example_counts, held_out_counts
-from fedstrata.processors import processor_of
+from fedstrata.processors import memory_here, processor_of
 from fedstrata.rules.registry import make_rule
 from fedstrata.rules.spool import BLOCK_BYTES
 from fedstrata.streams.architectures import Architectures
@@ -101,17 +103,36 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
     )
 
 
-def processor_memory(experiment: Experiment, dataset: Dataset) -> int:
-    """Return the bytes that one process needs on a processor with its own memory: what the processor takes for
-    itself, the training data of all devices, and the tensors of one training. Not yet measured on a GPU.
+def processor_memory(experiment: Experiment, dataset: Dataset, processes: int = 1) -> int:
+    """Return the most bytes that one of some processes needs on a processor with its own memory: what the processor
+    takes for itself, the training data of the process's devices, and the tensors of one training. Not yet measured on
+    a GPU.
     """
     architectures = Architectures(experiment, make_method(experiment)).all
     train, info = dataset.train, dataset.info
     an_example = 0 if train.is_drawn else 4 * math.prod(info.input_shape) + 8 * math.prod(info.target_shape)
     tensors = MODELS_OF_A_TRAINING * 4 * max(each.streams.whole.size for each in architectures)
     activations = max(_activation_bytes(experiment, each.model, dataset) for each in architectures)
-    data = sum(example_counts(experiment, dataset)) * an_example
+    counts = example_counts(experiment, dataset)
+    parts = device_ranges(len(counts), processes)
+    data = max(sum(counts[part.start : part.stop]) for part in parts) * an_example
     return processor_of(experiment).context_bytes + data + tensors + activations
+
+
+def lacking_room(experiment: Experiment, dataset: Dataset | None, processes: int) -> str:
+    """Return one line if this machine's processor has too little memory for each of some processes, or "". Without the
+    data, the memory is unknown.
+    """
+    has = memory_here(experiment)
+    processes = min(processes, experiment.device_count)
+    if dataset is None or has is None or processor_memory(experiment, dataset, processes) * processes <= has:
+        return ""
+    needed, share = processor_memory(experiment, dataset, processes), has // processes
+    fewer = "use fewer device processes, or " if processes > 1 else ""
+    return (
+        f"devices.processor {experiment.devices.processor}: a process needs about {human_bytes(needed)} of its memory, "
+        f"and has {human_bytes(share)}; {fewer}set a smaller training.batch_size, model or data set"
+    )
 
 
 def _most_active(experiment: Experiment) -> int:

@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from emulator.estimates.device_processes import device_ranges, process_count, share_arguments
 from emulator.local.faults import FaultDriver
 from fedstrata.errors import CertificateError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.experiment import Experiment
@@ -18,7 +17,6 @@ from fedstrata.process.child_processes import OwnedProcess, ProcessSpec, Restart
 from fedstrata.process.machine import command_line
 from fedstrata.process.nursery import Nurseries
 from fedstrata.process.starting import INTERPRETER, Starter
-from fedstrata.processors import processor_of
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.tls_files import tls_arguments
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -51,14 +49,16 @@ class LocalBackend:
         has_tls: bool = False,
         servers_at: Mapping[str, str] | None = None,
         starter: Starter = INTERPRETER,
+        runs: int = 1,
     ) -> None:
         """Set `servers_at`, the addresses at which GPS and LPSs listen first. It maps the name of an endpoint, such as
-        `grpc`, to an address. By default GPS and LPSs listen at free ports of the loopback interface.
+        `grpc`, to an address. By default GPS and LPSs listen at free ports of the loopback interface. `runs` is
+        the number of runs that share this machine.
         """
         self._servers_at = servers_at or {}
         self._folder = folder
         self._there = folder.absolute()  # for processes, whose own code may change their current folder
-        self._device_processes = device_processes
+        self._device_processes, self._runs = device_processes, runs
         self._supervisor = Supervisor(folder / "logs", on_restart, starter)
         self._on_restart = on_restart
         self._has_tls = has_tls
@@ -94,10 +94,9 @@ class LocalBackend:
 
     async def _start_devices(self, experiment: Experiment, gps: str) -> None:
         """Start all devices of the run. `gps` is the address by which they reach the GPS."""
-        processes = self._device_processes or processor_of(experiment).processes or usable_cores()
-        ranges = device_ranges(experiment.device_count, processes)
-        ids = experiment.device_ids()
-        self._watch([self._start(self._devices(part, gps), [ids[i] for i in part]) for part in ranges])
+        ranges = device_ranges(experiment.device_count, process_count(experiment, self._device_processes))
+        ids, words = experiment.device_ids(), share_arguments(experiment, len(ranges) * self._runs)
+        self._watch([self._start(self._devices(part, gps, words), [ids[i] for i in part]) for part in ranges])
 
     def observe(self, status: pb.RunStatus) -> None:
         """Cause the experiment's faults that are due in this state."""
@@ -223,11 +222,11 @@ class LocalBackend:
             may_move=module != "gps",
         )
 
-    def _devices(self, part: range, gps: str) -> ProcessSpec:
+    def _devices(self, part: range, gps: str, more: Sequence[str] = ()) -> ProcessSpec:
         indices = f"{part.start}-{part.stop - 1}"
         state, name = str(self._there / "state" / "devices"), f"devices-{indices}"
         tls = self._certificates.of_devices(name, part) if self._certificates else None
-        command = ("device", *self._common(tls), "--gps", gps, "--devices", indices, "--state", state)
+        command = ("device", *self._common(tls), "--gps", gps, "--devices", indices, "--state", state, *more)
         return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
     def _common(self, tls: Path | None = None) -> tuple[str, ...]:
@@ -239,29 +238,3 @@ def nurseries() -> Nurseries:
     import, which does not load torch.
     """
     return Nurseries(SERVERS, DEVICES)
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of cores that this process may use. Both the machine and the container's CPU limit
-    restrict it.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroups version 2 and 1
-        with suppress(OSError, ValueError):  # the other version, or no limit
-            quota, period = (int(word) for name in names for word in (cgroup / name).read_text().split())
-            if quota > 0:
-                return max(1, min(cores, quota // period))
-    return cores
-
-
-def device_ranges(devices: int, processes: int) -> list[range]:
-    """Return contiguous ranges of device indexes, at most one per process. Their lengths differ by at most one.
-
-    >>> device_ranges(5, 2)
-    [range(0, 3), range(3, 5)]
-    """
-    parts = min(processes, devices)
-    shorter, longer = divmod(devices, parts)
-    lengths = [shorter + 1] * longer + [shorter] * (parts - longer)
-    starts = [sum(lengths[:index]) for index in range(parts)]
-    return [range(start, start + length) for start, length in zip(starts, lengths, strict=True)]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
 from emulator.estimates.check import check_here
+from emulator.estimates.device_processes import process_count
+from emulator.estimates.sizing import lacking_room
 from emulator.local.processes import LocalBackend, nurseries
 from emulator.results.output import check_current_folder, check_unused, run_folder
 from emulator.runs.arrivals import check_arrivals, keep_arrivals
@@ -95,15 +97,21 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
     """
     if request.experiment is not None:
         check_unused(request.out)
-        check_here(request.experiment)
+        _check(request, request.experiment)
         if request.arrivals is not None:
             check_arrivals(request.arrivals, request.experiment)
     with run_folder(request.out, request.experiment) as experiment:
         if request.experiment is None:
-            check_here(experiment)
+            _check(request, experiment)
         if request.arrivals is not None:
             keep_arrivals(request.arrivals, request.out)
         yield experiment
+
+
+def _check(request: RunRequest, experiment: Experiment) -> None:
+    dataset = check_here(experiment)
+    if said := lacking_room(experiment, dataset, process_count(experiment, request.device_processes)):
+        raise ExperimentError(said)
 
 
 async def _alone(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from emulator.console.interrupts import run_interruptibly
-from emulator.local.processes import nurseries, usable_cores
+from emulator.estimates.device_processes import usable_cores
+from emulator.local.processes import LocalBackend, nurseries
 from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
@@ -37,6 +39,7 @@ from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStopp
 from fedstrata.plugins import check_may_start
 from fedstrata.process.child_processes import Restart
 from fedstrata.process.descriptors import raise_limit
+from fedstrata.processors import processor_of
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LOOK_S = 1.0  # between two looks at runs of other processes
@@ -256,8 +259,9 @@ class _Work:
             clear(folder)
         with run_folder(folder, run.experiment if is_new else None) as experiment:
             request = RunRequest(
-                experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs),
-                tracking=self._tracking().labelled(run.label),
+                experiment=experiment, out=folder,
+                device_processes=processor_of(experiment).processes or max(1, self._cores // self._jobs),
+                backend=partial(LocalBackend, runs=self._jobs), tracking=self._tracking().labelled(run.label),
             )  # fmt: skip
             try:
                 outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display), self._starter)

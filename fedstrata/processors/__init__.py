@@ -2,7 +2,17 @@
 `registry` maps names to processors.
 """
 
-from fedstrata.processors.registry import PROCESSORS, lacking, processor_of, started, with_memory, with_memory_to_try
+from fedstrata.processors.registry import (
+    PROCESSORS,
+    lacking,
+    memory_here,
+    processor_of,
+    started,
+    with_memory,
+    with_memory_to_try,
+)
 from fedstrata.tensors.processor import Processor
 
-__all__ = ["PROCESSORS", "Processor", "lacking", "processor_of", "started", "with_memory", "with_memory_to_try"]
+__all__ = [
+    "PROCESSORS", "Processor", "lacking", "memory_here", "processor_of", "started", "with_memory", "with_memory_to_try",
+]  # fmt: skip

@@ -57,6 +57,26 @@ class Cuda(Processor):
                 f"{LEAST_FREE >> 20} MB; end other programs on it, or use fewer device processes"
             )
 
+    def memory(self) -> int:
+        """Return the bytes of the GPU's memory."""
+        import torch
+
+        total: int = torch.cuda.get_device_properties().total_memory
+        return total
+
+    def limit(self, share: float) -> None:
+        """Limit torch's own memory on the GPU, so that it and the process's context take at most the share."""
+        import torch
+
+        total = self.memory()
+        allowed = int(share * total)
+        if allowed < LEAST_FREE:
+            raise ResourceError(
+                f"a process's share of the memory of {torch.cuda.get_device_name()} is {allowed >> 20} MB, and a "
+                f"process needs {LEAST_FREE >> 20} MB; use fewer device processes"
+            )
+        torch.cuda.set_per_process_memory_fraction((allowed - self.context_bytes) / total)
+
     def kind(self) -> str:
         """Return the GPU's name, architecture and number of multiprocessors, and the versions of its libraries. A part
         of a GPU (MIG) has fewer multiprocessors, so it is a kind of its own.

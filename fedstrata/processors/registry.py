@@ -53,15 +53,30 @@ def _lacking(experiment: Experiment, processor: Processor) -> str:
     return missing and f"devices.processor {experiment.devices.processor}: {missing}"
 
 
-def started(experiment: Experiment) -> Processor:
-    """Return the experiment's processor, ready to compute. Raises ExperimentError if this machine lacks what it needs,
-    or has no room.
+def memory_here(experiment: Experiment) -> int | None:
+    """Return the bytes of the memory of this machine's processor for the experiment. If the processor is missing, or
+    has no memory of its own, return None. Raises PluginError if the user's own processor returns no number of bytes.
+    """
+    processor = processor_of(experiment)
+    found: Any = None if processor.missing() else processor.memory()
+    if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 1):
+        raise PluginError(
+            f"processor {experiment.devices.processor}: memory returns {found!r}; return an integer above 0, or None"
+        )
+    return found
+
+
+def started(experiment: Experiment, share: float = 1.0) -> Processor:
+    """Return the experiment's processor, ready to compute. If other processes use it, too, this process takes at most a
+    share of its memory. Raises ExperimentError if this machine lacks what the processor needs, or has no room.
     """
     processor = processor_of(experiment)
     if said := _lacking(experiment, processor):
         raise ExperimentError(said)
     try:
         processor.start()
+        if share < 1:
+            processor.limit(share)
     except ResourceError as error:
         raise ExperimentError(f"devices.processor {experiment.devices.processor}: {error}") from None
     except Exception as error:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 class Processor:
-    """Make tensors on one of torch's devices. The methods `missing`, `start`, `kind`, `generators` and `is_full`
-    describe the processor.
-    """
+    """Make tensors on one of torch's devices. The other methods describe the processor, and start it."""
 
     processes: int | None = None
     """The number of device processes of a run on one machine; None: one per core."""
@@ -41,6 +39,17 @@ class Processor:
     def start(self) -> None:
         """Let torch compute the same bits each time. Called once per process, before any arithmetic on the processor.
         Raises ResourceError if the processor has no room for the process.
+        """
+
+    def memory(self) -> int | None:
+        """Return the bytes of the processor's own memory. If it has none, or they are unknown, return None. Called only
+        if nothing is missing. The call takes none of the memory.
+        """
+        return None
+
+    def limit(self, share: float) -> None:
+        """Let this process use at most this share of the processor's own memory, between 0 and 1. Called after `start`
+        if several processes share the processor. Raises ResourceError if the share is too small for a process.
         """
 
     def kind(self) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from fedstrata.errors import ResourceError
 from fedstrata.tensors.processor import Processor
 
 
@@ -38,6 +39,15 @@ class Taken(Apart):
 
     def start(self) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA error: out of memory")
+
+
+class Shared(Apart):
+    """A memory in which no share is large enough."""
+
+    processes = 2
+
+    def limit(self, share: float) -> None:
+        raise ResourceError(f"{share} of the beads are too few")
 
 
 class Tight(Apart):

@@ -76,6 +76,7 @@ FULL = (
 @pytest.mark.parametrize(
     ("processor", "code", "said"),
     [
+        ("Shared", 2, r"devices\.processor apart:Shared: 0\.5 of the beads are too few$"),
         ("Narrow", 4, rf"device-00[0-4]: devices\.processor apart:Narrow {FULL}"),
         ("Tight", 4, rf"the first try of a model: devices\.processor apart:Tight {FULL}"),
         (
@@ -99,3 +100,18 @@ def test_a_processor_without_memory_left_ends_the_run_in_one_line(
     assert done.returncode == code, done.stdout + done.stderr
     assert re.search(rf"^error: devices-\S+: {said}", " ".join(done.stderr.split())), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_runs_of_a_sweep_share_a_processor_too(tmp_path: Path) -> None:
+    """Two runs at once, with two device processes each: a quarter for each process."""
+    shutil.copy(apart.__file__, tmp_path / "apart.py")
+    (tmp_path / "small.yaml").write_text(SMALL)
+    sweep = "base: small.yaml\nseeds: [1, 2]\ncells: {all: {devices.processor: apart:Shared}}\n"
+    (tmp_path / "both.yaml").write_text(sweep)
+    done = subprocess.run(
+        [sys.executable, "-m", "emulator", "sweep", "both.yaml", "--out", "out", "--jobs", "2", "--json"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    assert said.count("devices.processor apart:Shared: 0.25 of the beads are too few") >= 2, said

@@ -18,8 +18,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from emulator.estimates.device_processes import device_ranges
 from emulator.local import processes
-from emulator.local.processes import LocalBackend, device_ranges
+from emulator.local.processes import LocalBackend
 from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, OutputError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process import child_processes as module

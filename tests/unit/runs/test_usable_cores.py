@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from emulator.local.processes import usable_cores
+from emulator.estimates.device_processes import usable_cores
 
 
 def test_a_containers_limit_bounds_the_cores(tmp_path: Path) -> None:

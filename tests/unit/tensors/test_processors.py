@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from device.__main__ import options_of_process
 from device.kernels import kernels
 from emulator.commands import main as cli
+from emulator.estimates.device_processes import share_arguments
+from emulator.estimates.sizing import lacking_room, processor_memory
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError, PluginError, ResourceError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models.module_source import drawing
-from fedstrata.processors import Processor, lacking, processor_of, started, with_memory
+from fedstrata.processors import Processor, lacking, memory_here, processor_of, started, with_memory
 from fedstrata.processors.cuda import Cuda
 from fedstrata.tensors.processor import CPU
 from tests.support import apart
@@ -123,6 +127,79 @@ def test_a_gpus_start_chooses_full_float32_and_the_same_bits_each_time(monkeypat
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert (matmul.fp32_precision, cudnn.conv.fp32_precision) == ("ieee", "ieee")  # type: ignore[attr-defined]
     assert (cudnn.benchmark, cudnn.deterministic) == (False, True)
+
+
+def test_a_process_that_shares_a_gpu_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of half of 8 GiB is 4 GiB: 0.5 GiB for the context, and 3.5 / 8 for tensors."""
+    set_here: list[float] = []
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(total_memory=8 << 30))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_here.append)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    started(ON_A_GPU)
+    started(ON_A_GPU, 0.5)
+    assert set_here == [3.5 / 8]
+    said = (
+        "devices.processor cuda: a process's share of the memory of H200 is 819 MB, and a process needs 1024 MB; use "
+        "fewer device processes"
+    )
+    with pytest.raises(ExperimentError, match=f"^{re.escape(said)}$"):
+        started(ON_A_GPU, 0.1)
+
+
+def test_only_processes_that_share_a_memory_are_told_their_share() -> None:
+    plain = parse_experiment(TWO_TASKS)
+    assert (share_arguments(plain, 4), share_arguments(ON_A_GPU, 1)) == ((), ())
+    assert share_arguments(ON_A_GPU, 4) == ("--processor-share", "0.25")
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "nan", "half"])
+def test_a_wrong_share_is_refused(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options_of_process().parse_args(["--experiment", "a", "--gps", "b:1", "--processor-share", share])
+    assert f"{share!r} is no share of a memory; give a number above 0, and at most 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("memory", "fits"), [(62_720, True), (62_719, False)])
+def test_a_run_whose_processes_need_more_than_the_processors_memory_is_refused_before_it_starts(
+    memory: int, fits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two processes needs 10,560 bytes for 40 examples and 20,800 bytes for a training of 650 weights."""
+    monkeypatch.setattr(apart.Apart, "memory", lambda _: memory)
+    monkeypatch.setattr(apart.Apart, "processes", 2)
+    own = ["model={name: mlp, hidden: []}", "devices.processor='tests.support.apart:Apart'"]
+    experiment = parse_experiment(TWO_TASKS, overrides=own)
+    dataset = load_dataset(experiment.data, experiment.seed)
+    assert processor_memory(experiment, dataset, 2) == 31_360
+    refused = (
+        ""
+        if fits
+        else "devices.processor tests.support.apart:Apart: a process needs about 31.4 kB of its memory, and "
+        "has 31.4 kB; use fewer device processes, or set a smaller training.batch_size, model or data set"
+    )
+    assert " ".join(lacking_room(experiment, dataset, 2).split()) == refused
+    path, out = tmp_path / "own.yaml", tmp_path / "run"
+    path.write_text(experiment.to_yaml(), encoding="utf-8")
+    assert cli.execute(["check", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "with about 31.4 kB of its memory for each of 2 processes" in told
+    assert ("not on this machine: devices.processor tests.support.apart:Apart: a process needs" in told) is not fits
+    if not fits:
+        assert cli.execute(["run", str(path), "--out", str(out)]) == 2
+        assert refused in " ".join(capsys.readouterr().err.split())
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("memory", [0, 1.5, True, "8 GB"])
+def test_an_own_processor_has_a_number_of_bytes(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart.Apart, "memory", lambda _: memory)
+    experiment = parse_experiment(TWO_TASKS, overrides=["devices.processor='tests.support.apart:Apart'"])
+    said = f"processor tests.support.apart:Apart: memory returns {memory!r}; return an integer above 0, or None"
+    with pytest.raises(PluginError, match=f"^{re.escape(said)}$"):
+        memory_here(experiment)
 
 
 def test_a_gpus_kind_has_all_that_decides_bits(monkeypatch: pytest.MonkeyPatch) -> None:

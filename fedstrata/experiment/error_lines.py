@@ -25,6 +25,7 @@ PLAIN = {  # words of pydantic's messages, and the plainer words that replace th
     "a valid boolean": "true or false", "a valid string": "text",
     "a valid tuple": "a list, such as [1, 2]", "a valid list": "a list, such as [1, 2]",
 }  # fmt: skip
+OF_MAPPINGS = "model_type", "dict_type", "model_attributes_type"  # pydantic's faults of values that are no mappings
 # The part of a location that names a branch of a union.
 BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$")
 
@@ -41,10 +42,12 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
         return f"{key}: {unknown(key)}"
     of_branches = dict.fromkeys(_said(fault, schema) for other, fault in faults if other == key)
     said = " or ".join(of_branches).replace(" or : must be ", " or ").replace(" or : ", " or ")
-    value = f"{first['input']!r:.80}"
+    value = "null" if first["input"] is None else f"{first['input']!r:.80}"
     shown = f", not {value}" if said.startswith(": must be ") else f" (got {value})"
     if first["type"] in {"missing", "value_error", "union_tag_invalid"}:
         shown = ""
+    if first["input"] is None and first["type"] in OF_MAPPINGS:
+        shown += "; give {} for its defaults"
     rest = len({other for other, _ in faults} - {key})
     return f"{key}{said}{shown}".removeprefix(": ") + (f"; and {rest} more" if rest else "")
 
@@ -70,7 +73,7 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
             return ": is missing, and has no default"
         case "union_tag_not_found" | "union_tag_invalid":
             return f".{str(fault['ctx']['discriminator']).strip(chr(39))}: {_said_of_form(fault, schema)}"
-        case "model_type" | "dict_type" | "model_attributes_type":
+        case mapping if mapping in OF_MAPPINGS:
             return ": must be a mapping of keys to values, such as {name: ...}"
         case "string_pattern_mismatch":
             return _said_of_pattern(fault["loc"])

@@ -89,6 +89,14 @@ def test_a_gpu_is_asked_for_beside_what_devices_have_in_any_case() -> None:
     assert spec["containers"][0]["image"].endswith("/device:0.2.0-cuda")
 
 
+def test_null_takes_a_gpu_out_of_an_example() -> None:
+    values = values_for(FOLDER / "gpu.yaml")
+    values["device"]["resources"]["limits"]["nvidia.com/gpu"] = None
+    limits = device_pod(render(values))["containers"][0]["resources"]["limits"]
+    assert "nvidia.com/gpu" not in limits
+    assert "memory" in limits
+
+
 def test_argo_cd_leaves_the_number_of_lpss_to_the_gps_and_renders_its_own_values() -> None:
     application = yaml.safe_load((FOLDER / "argocd.yaml").read_text())["spec"]
     assert application["ignoreDifferences"] == [

@@ -41,11 +41,15 @@ readinessProbe:
   failureThreshold: 3
 {{- end }}
 
-{{/* A tier's resources: as given; where requests say nothing of memory, as much as memoryMi makes of the pod, and where
+{{/* A tier's resources: as given, without those that are null; where requests say nothing of memory, as much as memoryMi makes of the pod, and where
      limits say nothing either, twice that, and no less than 1 GiB. */}}
 {{- define "fedstrata.resources" -}}
 {{- $tier := index .root.Values .component -}}
 {{- $resources := deepCopy ($tier.resources | default dict) -}}
+{{- range $kind := list "requests" "limits" -}}
+{{- $amounts := get $resources $kind | default dict -}}
+{{- range $name, $amount := $amounts }}{{ if kindIs "invalid" $amount }}{{ $_ := unset $amounts $name }}{{ end }}{{ end -}}
+{{- end -}}
 {{- if and $tier.memoryMi (not (hasKey ($resources.requests | default dict) "memory")) -}}
 {{- $devices := ternary (int (get $tier "devicesPerPod" | default 0)) 0 (eq .component "device") -}}
 {{- $mi := add $tier.memoryMi.pod (mul $devices (get $tier.memoryMi "device" | default 0)) -}}

@@ -97,6 +97,10 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("partition.devices=9", "partition.devices: not a key of kind tasks; did you mean partition.tasks.N.devices? "),
         ("partition.device=9", "partition.device: unknown key; did you mean partition.tasks.N.devices? fedstrata"),
         ("partition={devices: 3}", "partition.kind: is missing, and has no default; choose "),
+        (
+            "links=null",
+            "links: must be a mapping of keys to values, such as {name: ...}, not null; give {} for its defaults",
+        ),
         ("model=mlp", "model: must be a mapping of keys to values, such as {name: ...}, not 'mlp'"),
         ("training.optimiser.lr=1", "did you mean training.optimiser.learning_rate? "),
         ("training.clients=3", "training.clients: unknown key; did you mean partition.tasks.N.devices"),

@@ -99,7 +99,8 @@ class Offers(NamedTuple):
     """Hold the models with which devices start an LPS round.
 
     `models` has the models by number. `of_devices` has the number of each device's model. A device without an entry
-    starts with model 0. `earlier` has, by device with an update under way, the model that the device trains.
+    starts with model 0. `earlier` maps the id of a device with an update under way to the model that
+    the device trains.
     """
 
     models: Mapping[int, Offer]

@@ -189,7 +189,7 @@ class FairLink:
 
     @property
     def under_way(self) -> KeysView[int]:
-        """The numbers of the flows under way."""
+        """The numbers by which `begin` named the flows that have not ended."""
         return self._flows.keys()
 
     def carried(self, number: int) -> int:

@@ -21,7 +21,7 @@ WITHIN, WITHIN_NS = 0.02, 1_000_000
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Real:
-    """Hold how many links were as configured: the key `real` of summary.json."""
+    """Count the links, and those that differed from their configuration: the key `real` of summary.json."""
 
     links: NonNegativeInt
     """Number of rows of `links.csv`."""

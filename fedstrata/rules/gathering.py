@@ -192,8 +192,8 @@ def _in_order(sizes: Sequence[int]) -> list[Route]:
 
 
 def of_updates(rule: Rule, size: int, most: Mapping[str, int], folder: Path) -> Gathering:
-    """Gather one vector of `size` values from each child. `most` has, by child, the largest number of examples that it
-    may state.
+    """Gather one vector of `size` values from each child. `most` maps the id of a child to the largest number of
+    examples that the child may state.
     """
     return of_parts(rule, [size], most, folder)
 
@@ -232,9 +232,9 @@ def routed(
     counts: Sequence[bool] = (),
     weighing: Weighing = AS_STATED,
 ) -> Gathering:
-    """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` and `examples` have, by
-    device, the routes that the plan gives it and its number of examples. The other arguments are described in
-    `Gathering`.
+    """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` maps the id of a device to
+    the routes that the plan gives the device, and `examples` to its number of examples. See
+    `Gathering` for the other arguments.
     """
     by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
     planned = {child: [found.get(each, 0) for each in range(len(sizes))] for child, found in by_stream.items()}
@@ -250,7 +250,8 @@ def routed(
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:
-    """Gather several streams at the GPS. `most` has, by LPS, its largest weight in each stream."""
+    """Gather several streams at the GPS. `most` maps the id of an LPS to the largest weight that this LPS may
+    state for each stream."""
     shares = Shares(
         sizes=sizes,
         most=[sum(weights[each] for weights in most.values()) for each in range(len(sizes))],

@@ -156,8 +156,8 @@ class KubernetesApi:
         return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
 
     def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
-        """Label each of the pods in `wanted`, and return the number of pods that were changed. `wanted` has, by pod
-        name, the pod's present labels and its LPSs.
+        """Label each of the pods in `wanted`, and return the number of pods that were changed. `wanted` maps the
+        name of a pod to the pod's present labels and its LPSs.
 
         If a label is refused, label all other pods first, and then raise the error.
         """

@@ -132,8 +132,8 @@ class Places:
         self._arrange()
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Move devices to other LPSs from a global round on. `homes` has, by device index, the number of the LPS to
-        which the device belongs from then on. Return the ids of the devices that change their LPS.
+        """Move devices to other LPSs from a global round on. `homes` maps the index of a device to the
+        number of the LPS to which the device belongs from then on. Return the ids of the devices that change their LPS.
 
         A device that its LPS has refused until the end of the run is not moved, because the new LPS would wait for the
         device.

@@ -48,7 +48,7 @@ def show_partition(experiment: Experiment, console: Console, out: Path | None) -
     left = len(dataset.train) - int(counts.sum())
     console.print(f"{experiment.device_count} devices, {counts.shape[1]} labels, partition {experiment.partition.kind}")
     console.print(table)
-    console.print(f"{grouped(left)} of {grouped(len(dataset.train))} training examples belong to no device")
+    console.print(f"no device trains on {grouped(left)} of {grouped(len(dataset.train))} training examples")
     if said := drift_said(experiment, dataset):
         console.print(f"label shares: {said}", soft_wrap=True)
     if out is not None:

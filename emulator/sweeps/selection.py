@@ -53,7 +53,7 @@ class ValidationExamples:
     def said(self) -> str:
         return (
             f"These runs measure on {100 * self.share:g} % of each device's training examples, on which they do not "
-            "train. The table's runs train on all."
+            "train. The table's runs train on all, except on a `partition.validation_share` of their own."
         )
 
 

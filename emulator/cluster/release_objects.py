@@ -23,7 +23,7 @@ from emulator.cluster.rollout import (
     owner_kind,
     progress,
 )
-from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, KubernetesSecrets, answering, sentence
+from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, KubernetesSecrets, answering, asked, sentence
 from emulator.shipped.extras import needed
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.waiting import pass_time
@@ -55,9 +55,6 @@ class InstalledRelease:
         self._labels = {NAME: "fedstrata", INSTANCE: release.name}
         self._selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
 
-    def _answering(self) -> AbstractContextManager[None]:
-        return answering(self.configuration.host)
-
     # --- what this account may do --------------------------------------------------------------
 
     def may(self, verb: str, resource: str) -> bool:
@@ -66,11 +63,8 @@ class InstalledRelease:
 
         what = {"namespace": self._namespace, "verb": verb, "resource": resource}
         body = {"spec": {"resourceAttributes": what}}
-        with self._answering():
-            review = client.AuthorizationV1Api(self._core.api_client).create_self_subject_access_review(
-                body, _request_timeout=REQUEST_S
-            )
-        return bool(review.status.allowed)
+        review = client.AuthorizationV1Api(self._core.api_client).create_self_subject_access_review
+        return bool(asked(review, body).status.allowed)
 
     # --- its pods -----------------------------------------------------------------------------
 
@@ -112,15 +106,17 @@ class InstalledRelease:
 
     def look(self) -> Seen:
         """Return the release's objects, and the warnings in its namespace."""
-        ours = {"label_selector": self._selector, "_request_timeout": REQUEST_S}
-        with self._answering():
-            return Seen(
-                sets=self._apps.list_namespaced_stateful_set(self._namespace, **ours).items,
-                daemons=self._apps.list_namespaced_daemon_set(self._namespace, **ours).items,
-                pods=self._core.list_namespaced_pod(self._namespace, **ours).items,
-                claims=self._core.list_namespaced_persistent_volume_claim(self._namespace, **ours).items,
-                warnings=self.warnings(),
-            )
+
+        def ours(call: Callable[..., Any]) -> Sequence[Any]:
+            return list(asked(call, self._namespace, label_selector=self._selector).items)
+
+        return Seen(
+            sets=ours(self._apps.list_namespaced_stateful_set),
+            daemons=ours(self._apps.list_namespaced_daemon_set),
+            pods=ours(self._core.list_namespaced_pod),
+            claims=ours(self._core.list_namespaced_persistent_volume_claim),
+            warnings=self.warnings(),
+        )
 
     def gps_pods(self) -> list[Any]:
         """Return the pods of the GPS: one, or none."""
@@ -134,7 +130,7 @@ class InstalledRelease:
 
         found: list[Any] = []
         for selector in ("type=Warning", "type=Normal,reason=FailedBinding"):
-            with self._answering(), suppress(client.ApiException):
+            with answering(self.configuration.host), suppress(client.ApiException):
                 found += self._core.list_namespaced_event(
                     self._namespace, field_selector=selector, _request_timeout=REQUEST_S
                 ).items
@@ -154,14 +150,8 @@ class InstalledRelease:
         from kubernetes import client
 
         options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=pod.metadata.uid))
-        with self._answering():
-            try:
-                self._core.delete_namespaced_pod(
-                    pod.metadata.name, self._namespace, body=options, _request_timeout=REQUEST_S
-                )
-            except client.ApiException as error:
-                if error.status not in {CONFLICT, NOT_FOUND}:  # the pod has ended meanwhile
-                    raise
+        delete, ended = self._core.delete_namespaced_pod, {CONFLICT: None, NOT_FOUND: None}  # it may end meanwhile
+        asked(delete, pod.metadata.name, self._namespace, body=options, instead=ended)
 
     def wait_gone(self, timeout_s: int, tell: Callable[[str], None]) -> None:
         """Wait until the release's pods and its deleted volume claims no longer exist.
@@ -201,9 +191,8 @@ class InstalledRelease:
     def delete_claims(self) -> list[str]:
         """Delete the release's volume claims, and with them the records. Return the names of the claims."""
         names = self.claims()
-        with self._answering():
-            for name in names:
-                self._core.delete_namespaced_persistent_volume_claim(name, self._namespace, _request_timeout=REQUEST_S)
+        for name in names:
+            asked(self._core.delete_namespaced_persistent_volume_claim, name, self._namespace)
         return names
 
     # --- its Secrets --------------------------------------------------------------------------

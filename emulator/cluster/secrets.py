@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fedstrata.errors import AccountError, AddressError, CertificateError
+from fedstrata.errors import AccountError, AddressError, CertificateError, FedstrataError
 
 REQUEST_S = 15  # time limit of a request to the Kubernetes API
 WRITES = 10  # tries to write a Secret that other programs also write
@@ -15,13 +15,47 @@ OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of Secrets with
 MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of Secrets that `fedstrata up` may replace
 OF_CERT_MANAGER = "cert-manager.io/certificate-name"  # annotation of Secrets that cert-manager writes
 NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
+INVALID = {400, 422}  # status codes for an object that cannot be read, or has a wrong value
+AS_ANSWERED: Mapping[int, FedstrataError | None] = {}
 HOW_TO_GET_RIGHTS = "Ask your administrator for the Roles in helm/fedstrata/rights"
 
 
+def asked(
+    call: Callable[..., Any],
+    *arguments: Any,
+    instead: Mapping[int, FedstrataError | None] = AS_ANSWERED,
+    invalid: type[FedstrataError] = AddressError,
+    **options: Any,
+) -> Any:
+    """Make a call of the Kubernetes API with a method of its client, and return the result.
+
+    `instead` has statuses of the API's errors, each with the error to raise. With None, return None.
+
+    Raises:
+        FedstrataError: the errors of `answering`.
+    """
+    from kubernetes import client
+
+    with answering(call.__self__.api_client.configuration.host, invalid):  # type: ignore[attr-defined]  # a method
+        try:
+            return call(*arguments, _request_timeout=REQUEST_S, **options)
+        except client.ApiException as error:
+            if error.status not in instead:
+                raise
+            other = instead[error.status]
+    if other is not None:
+        raise other
+    return None
+
+
 @contextmanager
-def answering(host: str) -> Iterator[None]:
-    """Run a block that calls the Kubernetes API. Raises AccountError or AddressError if the API refuses or does not
-    answer.
+def answering(host: str, invalid: type[FedstrataError] = AddressError) -> Iterator[None]:
+    """Run a block that calls the Kubernetes API.
+
+    Raises:
+        AccountError: this account lacks a right.
+        AddressError: the API refuses for another reason, or does not answer. If an object in the call is not valid, the
+            error has the class `invalid`.
     """
     import urllib3
     from kubernetes import client
@@ -32,7 +66,7 @@ def answering(host: str) -> Iterator[None]:
         said = message_of(error)
         if lacking_right(said):
             raise AccountError(f"this account lacks a right on Kubernetes: {said}. {HOW_TO_GET_RIGHTS}") from None
-        kind = AccountError if error.status == FORBIDDEN else AddressError
+        kind = AccountError if error.status == FORBIDDEN else invalid if error.status in INVALID else AddressError
         raise kind(f"Kubernetes refused: {said}") from None
     except urllib3.exceptions.HTTPError as error:
         cause = getattr(error, "reason", None) or error  # if there were several attempts, the cause of the last
@@ -70,22 +104,13 @@ class KubernetesSecrets:
         self._namespace = namespace
         self._labels = {**labels, **OF_CERTIFICATES}
 
-    def _answering(self) -> Any:
-        return answering(self._core.api_client.configuration.host)
-
     def ensure_namespace(self) -> None:
         """Make the release's namespace if it is missing. The Secrets are written before Helm is called, so Helm would
         make the namespace too late.
         """
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                self._core.create_namespace({"metadata": {"name": self._namespace}}, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                # FORBIDDEN: without this right, the namespace exists, or `create` fails
-                if error.status not in {CONFLICT, FORBIDDEN}:
-                    raise
+        body = {"metadata": {"name": self._namespace}}
+        # FORBIDDEN: without this right, the namespace exists, or `create` fails
+        asked(self._core.create_namespace, body, instead={CONFLICT: None, FORBIDDEN: None})
 
     def read(self, name: str) -> dict[str, bytes] | None:
         """Return the content of a Secret. If the Secret does not exist, return None.
@@ -98,20 +123,12 @@ class KubernetesSecrets:
 
     def _found(self, name: str) -> Any:
         """Return a Secret as a Kubernetes object. If the Secret does not exist, return None."""
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                return self._core.read_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status == FORBIDDEN:
-                    raise AccountError(
-                        f"this account may not read Secret {name} in namespace {self._namespace}, which has the "
-                        "needed certificate; ask your administrator for the verb get on it"
-                    ) from None
-                if error.status != NOT_FOUND:
-                    raise
-                return None
+        forbidden = AccountError(
+            f"this account may not read Secret {name} in namespace {self._namespace}, which has the needed "
+            "certificate; ask your administrator for the verb get on it"
+        )
+        instead = {NOT_FOUND: None, FORBIDDEN: forbidden}
+        return asked(self._core.read_namespaced_secret, name, self._namespace, instead=instead)
 
     def check_replaceable(self, name: str) -> None:
         """Check that `fedstrata up` may replace the Secret with this name. If another program has made the Secret,
@@ -137,23 +154,12 @@ class KubernetesSecrets:
         Raises:
             AddressError: there is no such namespace, and this account may not make one.
         """
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                self._core.create_namespaced_secret(
-                    self._namespace, self._secret(name, data), _request_timeout=REQUEST_S
-                )
-            except client.ApiException as error:
-                if error.status == NOT_FOUND:
-                    raise AddressError(
-                        f"there is no namespace {self._namespace}, and this account may not make it; ask your "
-                        "administrator for it, or give another with --namespace"
-                    ) from None
-                if error.status != CONFLICT:
-                    raise
-                return False
-        return True
+        no_namespace = AddressError(
+            f"there is no namespace {self._namespace}, and this account may not make it; ask your administrator for "
+            "it, or give another with --namespace"
+        )
+        secret, instead = self._secret(name, data), {NOT_FOUND: no_namespace, CONFLICT: None}
+        return asked(self._core.create_namespaced_secret, self._namespace, secret, instead=instead) is not None
 
     def write(self, name: str, data: Mapping[str, bytes]) -> bool:
         """Make a Secret of the release, or replace a Secret that `fedstrata up` made. Return whether the Secret is new.
@@ -167,8 +173,6 @@ class KubernetesSecrets:
         """Write a Secret like `write`, with the content that `changed` returns for the present content, which is empty
         if the Secret does not exist. If another program changes the Secret meanwhile, begin again.
         """
-        from kubernetes import client
-
         for _ in range(WRITES):
             found = self._found(name)
             if found is not None:
@@ -183,14 +187,9 @@ class KubernetesSecrets:
                     return True
                 continue
             secret.metadata.resource_version = found.metadata.resource_version
-            with self._answering():
-                try:
-                    self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)
-                except client.ApiException as error:
-                    if error.status not in {CONFLICT, NOT_FOUND}:
-                        raise
-                else:
-                    return False
+            replace, instead = self._core.replace_namespaced_secret, {CONFLICT: None, NOT_FOUND: None}
+            if asked(replace, name, self._namespace, secret, instead=instead) is not None:
+                return False
         raise AddressError(f"other programs write Secret {name} all the time; run the command again")
 
     def _secret(self, name: str, data: Mapping[str, bytes]) -> Any:
@@ -214,22 +213,11 @@ class KubernetesSecrets:
 
     def _listed(self) -> list[Any]:
         selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
-        with self._answering():
-            found = self._core.list_namespaced_secret(
-                self._namespace, label_selector=selector, _request_timeout=REQUEST_S
-            )
-        return list(found.items)
+        return list(asked(self._core.list_namespaced_secret, self._namespace, label_selector=selector).items)
 
     def delete(self, name: str) -> None:
         """Delete a Secret if it exists."""
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                self._core.delete_namespaced_secret(name, self._namespace, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status != NOT_FOUND:
-                    raise
+        asked(self._core.delete_namespaced_secret, name, self._namespace, instead={NOT_FOUND: None})
 
 
 def _content(found: Any) -> dict[str, bytes]:

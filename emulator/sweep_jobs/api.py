@@ -1,27 +1,27 @@
 """Call the Kubernetes API for the Job of a sweep."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from emulator.cluster.forward import PodPort
 from emulator.cluster.release import Release
 from emulator.cluster.release_objects import InstalledRelease
 from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
-from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, answering, message_of
+from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, answering, asked
 from emulator.sweep_jobs.objects import OPTIONS, READER_PORT, SweepObjects, owner
-from emulator.sweep_jobs.storage import Document
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AddressError, ExperimentError, RunStoppedError
 from fedstrata.process.quoting import printable
 from fedstrata.process.waiting import pass_time
 
 DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
 LOOK_S = 0.5
+asked_for = partial(asked, invalid=ExperimentError)  # an invalid object may be due to the user's file for --pod
 REFUSED = {EXIT_USAGE, EXIT_DATA}  # exit codes with which every further pod would end as well
 SHARED_MODE = "ReadWriteMany"
-INVALID = {400, 422}  # status codes for an object that cannot be read, or has a wrong value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,18 +96,16 @@ class SweepApi:
             self.delete_job(name)
         if files is not None:  # Kubernetes may have deleted them with their Job
             self._found(self._core.delete_namespaced_config_map, name)
-        with self._answering():
-            self._core.create_namespaced_config_map(self._namespace, objects.config_map(), _request_timeout=REQUEST_S)
-            made = self._batch.create_namespaced_job(self._namespace, objects.job(), _request_timeout=REQUEST_S)
-            reference = {"metadata": {"ownerReferences": [owner(name, str(made.metadata.uid))]}}
-            self._core.patch_namespaced_config_map(name, self._namespace, reference, _request_timeout=REQUEST_S)
+        asked_for(self._core.create_namespaced_config_map, self._namespace, objects.config_map())
+        made = asked_for(self._batch.create_namespaced_job, self._namespace, objects.job())
+        reference = {"metadata": {"ownerReferences": [owner(name, str(made.metadata.uid))]}}
+        asked_for(self._core.patch_namespaced_config_map, name, self._namespace, reference)
         tell(f"made job {name} in namespace {self._namespace}")
 
     def _scale(self, job: Any, parallelism: int) -> None:
         if job.spec.parallelism != parallelism:
             body = {"spec": {"parallelism": parallelism}}
-            with self._answering():
-                self._batch.patch_namespaced_job(job.metadata.name, self._namespace, body, _request_timeout=REQUEST_S)
+            asked_for(self._batch.patch_namespaced_job, job.metadata.name, self._namespace, body)
 
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods and its ConfigMap, and wait until the Job no longer exists. Raises AddressError if
@@ -130,10 +128,7 @@ class SweepApi:
         if job is None:
             raise ExperimentError(f"job {name} was deleted; the same command makes it again")
         selector = f"app.kubernetes.io/instance={name},{COMPONENT} in (sweep, reader)"
-        with self._answering():
-            listed = self._core.list_namespaced_pod(
-                self._namespace, label_selector=selector, _request_timeout=REQUEST_S
-            )
+        listed = asked_for(self._core.list_namespaced_pod, self._namespace, label_selector=selector)
         own = [pod for pod in listed.items if _is_of(pod, job)]
         pods = [pod for pod in own if pod.metadata.labels[COMPONENT] == "sweep"]
         is_bare = not pods and not _end_of(job)[0]
@@ -147,7 +142,7 @@ class SweepApi:
         from kubernetes import client
 
         selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
-        with self._answering():
+        with answering(self._configuration.host):
             try:
                 found = self._core.list_namespaced_event(
                     self._namespace, field_selector=selector, _request_timeout=REQUEST_S
@@ -171,22 +166,13 @@ class SweepApi:
         name = document["metadata"]["name"]
         pod = self._found(self._core.read_namespaced_pod, name)
         if pod is None:
-            self._make_pod(document)
+            # CONFLICT: another command follows the sweep, too
+            asked_for(self._core.create_namespaced_pod, self._namespace, document, instead={CONFLICT: None})
         elif pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Failed", "Succeeded"}:
             self.delete_reader(objects)  # at once: a lost node never says that its pod has ended
         elif why := hopeless(pod):
             raise RunStoppedError(f"the records cannot be read: {why}")
         return pod is not None and pod.metadata.deletion_timestamp is None and is_ready(pod)
-
-    def _make_pod(self, document: Document) -> None:
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                self._core.create_namespaced_pod(self._namespace, document, _request_timeout=REQUEST_S)
-            except client.ApiException as error:
-                if error.status != CONFLICT:  # another command follows the sweep, too
-                    raise
 
     def delete_reader(self, objects: SweepObjects) -> None:
         """Delete the pod that reads the results, if it exists."""
@@ -205,34 +191,7 @@ class SweepApi:
 
     def _found(self, call: Callable[..., Any], name: str, **options: Any) -> Any:
         """Make a call for the object with this name, and return its result. If there is no such object, return None."""
-        from kubernetes import client
-
-        with self._answering():
-            try:
-                return call(name, self._namespace, _request_timeout=REQUEST_S, **options)
-            except client.ApiException as error:
-                if error.status != NOT_FOUND:
-                    raise
-                return None
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Run a block that calls the Kubernetes API.
-
-        Raises:
-            AccountError: this account lacks a right.
-            ExperimentError: an object is not valid, for instance because of the user's file for the option --pod.
-            AddressError: the API refuses for another reason, or does not answer.
-        """
-        from kubernetes import client
-
-        with answering(self._configuration.host):
-            try:
-                yield
-            except client.ApiException as error:
-                if error.status in INVALID:
-                    raise ExperimentError(f"Kubernetes refused: {message_of(error)}") from None
-                raise
+        return asked_for(call, name, self._namespace, instead={NOT_FOUND: None}, **options)
 
 
 def _options_of(job: Any) -> str:

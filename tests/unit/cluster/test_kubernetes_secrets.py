@@ -46,14 +46,15 @@ class Core:
         self._check("get", name)
         return self.kept[name]
 
-    def create_namespaced_secret(self, _namespace: str, secret: Any, **_: object) -> None:
+    def create_namespaced_secret(self, _namespace: str, secret: Any, **_: object) -> Any:
         self._check("create")
         if secret.metadata.name in self.kept:
             raise client.ApiException(status=409, reason="Conflict")
         secret.metadata.resource_version = f"{secret.metadata.name} {next(self.versions)}"
         self.kept[secret.metadata.name] = secret
+        return secret
 
-    def replace_namespaced_secret(self, name: str, _namespace: str, secret: Any, **_: object) -> None:
+    def replace_namespaced_secret(self, name: str, _namespace: str, secret: Any, **_: object) -> Any:
         self._check("update", name)
         if self.kept[name].type != secret.type:
             raise client.ApiException(status=422, reason="Unprocessable Entity")
@@ -61,6 +62,7 @@ class Core:
             raise client.ApiException(status=409, reason="Conflict")
         secret.metadata.resource_version = f"{name} {next(self.versions)}"
         self.kept[name] = secret
+        return secret
 
     def delete_namespaced_secret(self, name: str, _namespace: str, **_: object) -> None:
         self._check("delete", name)

@@ -137,7 +137,7 @@ def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
 
 
 def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulator.cluster.release_objects.REQUEST_S", 0.02)
+    monkeypatch.setattr("emulator.cluster.secrets.REQUEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = InstalledRelease.__new__(InstalledRelease)
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")

@@ -177,8 +177,7 @@ class OpenRound:
         """Return whether the round has a reply to a child's request: a model or another message."""
         if self.intake.is_closed or not self.awaits(request.child_id):
             return False
-        is_sent = self._is_sent(request)
-        return not any(stage.holds_back(request, is_sent=is_sent) for stage in self.stages)
+        return not any(stage.holds_back(request, is_sent=self._is_sent(request)) for stage in self.stages)
 
     def first(self, request: pb.FetchModelRequest) -> list[pb.ModelPart]:
         """Return the messages that a child gets before its model."""

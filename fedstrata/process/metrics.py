@@ -8,6 +8,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
@@ -101,47 +102,26 @@ class ProcessMetrics:
         self.links = LinkMeter()
         self.registry.register(self.links)
         ProcessCollector(registry=self.registry)  # processor time and memory, read at each scrape
-        self._round = Gauge(
-            "fedstrata_round",
-            "Open round, counted from 0: an LPS round at an LPS, a global round at the GPS.",
-            ["tier"],
-            registry=self.registry,
+        gauge, histogram = partial(Gauge, registry=self.registry), partial(Histogram, registry=self.registry)
+        counter = partial(PrometheusCounter, registry=self.registry)
+        about = "Open round, counted from 0: an LPS round at an LPS, a global round at the GPS."
+        self._round = gauge("fedstrata_round", about, ["tier"])
+        self._duration = histogram(
+            "fedstrata_round_duration_seconds", "Length of a round.", ["tier"], buckets=ROUND_BUCKETS
         )
-        self._duration = Histogram(
-            "fedstrata_round_duration_seconds",
-            "Length of a round.",
-            ["tier"],
-            registry=self.registry,
-            buckets=ROUND_BUCKETS,
-        )
-        self._staleness = Histogram(
-            "fedstrata_update_staleness_rounds",
-            "Age of the model of an update that an asynchronous round has taken, in LPS rounds.",
-            ["tier"],
-            registry=self.registry,
-            buckets=STALENESS_BUCKETS,
-        )
-        self._updates = PrometheusCounter(
-            "fedstrata_updates", "Received updates by outcome.", ["tier", "outcome"], registry=self.registry
-        )
+        about = "Age of the model of an update that an asynchronous round has taken, in LPS rounds."
+        self._staleness = histogram("fedstrata_update_staleness_rounds", about, ["tier"], buckets=STALENESS_BUCKETS)
+        updates = counter("fedstrata_updates", "Received updates by outcome.", ["tier", "outcome"])
         # All counts start at 0. Otherwise Prometheus would see no increase when the first update is counted. They are
         # kept, because looking up a count takes longer than counting.
-        self._outcomes = {o: self._updates.labels(tier, o) for o in OUTCOMES if tier != "device"}
-        self._refused = PrometheusCounter(
-            "fedstrata_refused",
-            "Calls that a process refused because of the caller, and uploads that it gave up.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self._devices = Gauge("fedstrata_devices", "At the GPS: devices by state.", ["state"], registry=self.registry)
+        self._outcomes = {o: updates.labels(tier, o) for o in OUTCOMES if tier != "device"}
+        about = "Calls that a process refused because of the caller, and uploads that it gave up."
+        self._refused = counter("fedstrata_refused", about, ["reason"])
+        self._devices = gauge("fedstrata_devices", "At the GPS: devices by state.", ["state"])
         self._measured: dict[str, Gauge] = {}  # gauges by metric of the task
-        self._loss = Gauge(
-            "fedstrata_loss",
-            "At the GPS: mean loss of the same model on the same examples.",
-            ["lps_id"],
-            registry=self.registry,
+        self._loss = gauge(
+            "fedstrata_loss", "At the GPS: mean loss of the same model on the same examples.", ["lps_id"]
         )
-
         self._run = _RunMetrics(self.registry if tier == "gps" else None)
 
     def certificate(self, end: Callable[[], float]) -> None:
@@ -235,29 +215,16 @@ class _RunMetrics:
     """Hold the metrics of the whole run, which only the GPS shows."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        self.info = Gauge(
-            "fedstrata_run_info", "At the GPS: 1, with the run as labels.", ["run_id", "experiment", "method"],
-            registry=registry,
-        )  # fmt: skip
-        self.global_rounds = Gauge(
-            "fedstrata_global_rounds", "At the GPS: number of global rounds in the experiment.", registry=registry
-        )
-        self.phase = Gauge(
-            "fedstrata_phase", "At the GPS: 1 for the current phase, 0 for the others.", ["phase"], registry=registry
-        )
-        self.progressed = Gauge(
-            "fedstrata_progress_timestamp_seconds",
-            "At the GPS: Unix time of the last progress: a device enrolled, a round ended, or a phase began.",
-            registry=registry,
-        )
+        gauge = partial(Gauge, registry=registry)
+        about = "At the GPS: 1, with the run as labels."
+        self.info = gauge("fedstrata_run_info", about, ["run_id", "experiment", "method"])
+        self.global_rounds = gauge("fedstrata_global_rounds", "At the GPS: number of global rounds in the experiment.")
+        self.phase = gauge("fedstrata_phase", "At the GPS: 1 for the current phase, 0 for the others.", ["phase"])
+        about = "At the GPS: Unix time of the last progress: a device enrolled, a round ended, or a phase began."
+        self.progressed = gauge("fedstrata_progress_timestamp_seconds", about)
         self.progressed.set_to_current_time()
-        self.awaited = Gauge(
-            "fedstrata_awaited",
-            "At the GPS: devices and LPSs that the run has awaited for over five seconds.",
-            registry=registry,
-        )
-        self.waits = Gauge(
-            "fedstrata_waits_seconds", "At the GPS: the ten longest waits for a device or LPS.", ["who"],
-            registry=registry,
-        )  # fmt: skip
+        about = "At the GPS: devices and LPSs that the run has awaited for over five seconds."
+        self.awaited = gauge("fedstrata_awaited", about)
+        about = "At the GPS: the ten longest waits for a device or LPS."
+        self.waits = gauge("fedstrata_waits_seconds", about, ["who"])
         self.named: set[str] = set()

@@ -6,7 +6,7 @@ In this module each function makes one attempt. `gps.kubernetes.reconcile` repea
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -38,28 +38,18 @@ class Note:
     at: datetime
 
 
+@dataclass(kw_only=True)
 class KubernetesApi:
     """Call the API server with the pod's own service account."""
 
-    def __init__(
-        self,
-        *,
-        namespace: str,
-        statefulset: str,
-        devices: str,
-        pod_name: str,
-        instance: str,
-        log: EventLog,
-        job: str = "",
-    ) -> None:
-        self._namespace = namespace
-        self._statefulset = statefulset
-        self._devices = devices
-        self._pod_name = pod_name
-        self._instance = instance
-        self._log = log
-        self.job = job
-        self._strangers: set[str] = set()
+    namespace: str
+    statefulset: str  # of the LPSs
+    devices: str  # StatefulSet of the devices; empty if they belong to a DaemonSet
+    pod_name: str
+    instance: str  # the release
+    log: EventLog
+    job: str = ""
+    _strangers: set[str] = field(default_factory=set, init=False)
 
     @classmethod
     def from_environment(cls, log: EventLog) -> "KubernetesApi":
@@ -99,23 +89,14 @@ class KubernetesApi:
         configuration.retries = False  # one attempt per call; `Reconciler` repeats calls
         return client.ApiClient(configuration)
 
-    @cached_property
-    def _apps(self) -> Any:
+    _apps = cached_property(lambda own: own._client("AppsV1Api"))
+    _core = cached_property(lambda own: own._client("CoreV1Api"))
+    _batch = cached_property(lambda own: own._client("BatchV1Api"))
+
+    def _client(self, group: str) -> Any:
         from kubernetes import client
 
-        return client.AppsV1Api(self._api)
-
-    @cached_property
-    def _core(self) -> Any:
-        from kubernetes import client
-
-        return client.CoreV1Api(self._api)
-
-    @cached_property
-    def _batch(self) -> Any:
-        from kubernetes import client
-
-        return client.BatchV1Api(self._api)
+        return getattr(client, group)(self._api)
 
     def show(self, standing: Standing) -> None:
         """Label the run's Job with the phase and the round, for example 3-of-8. If the run has failed, annotate the Job
@@ -123,20 +104,20 @@ class KubernetesApi:
         """
         labels = {PHASE: standing.phase, ROUND: f"{standing.global_round}-of-{standing.global_rounds}"}
         body = {"metadata": {"labels": labels, "annotations": {REASON: standing.reason[:REASON_MAX] or None}}}
-        self._batch.patch_namespaced_job(self.job, self._namespace, body, _request_timeout=REQUEST_S)
+        self._batch.patch_namespaced_job(self.job, self.namespace, body, _request_timeout=REQUEST_S)
 
     def scale_lps(self, replicas: int) -> bool:
         """Set the number of replicas of the LPSs' StatefulSet. Return whether this changed the number."""
-        return self._scale(self._statefulset, replicas)
+        return self._scale(self.statefulset, replicas)
 
     def stop_devices(self) -> bool:
         """Scale the devices' StatefulSet to 0, if there is one. Return whether this changed anything. If the devices
         belong to a DaemonSet (on boards), nothing is changed.
         """
-        return bool(self._devices) and self._scale(self._devices, 0)
+        return bool(self.devices) and self._scale(self.devices, 0)
 
     def _scale(self, statefulset: str, replicas: int) -> bool:
-        where = (statefulset, self._namespace)
+        where = (statefulset, self.namespace)
         scale = self._apps.read_namespaced_stateful_set_scale(*where, _request_timeout=REQUEST_S)
         if (scale.spec.replicas or 0) == replicas:
             return False
@@ -147,12 +128,12 @@ class KubernetesApi:
     def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
         """Add missing labels to this release's device pods. Return the number of pods that were changed."""
         listed = self._core.list_namespaced_pod(
-            self._namespace, label_selector=f"{INSTANCE}={self._instance},{DEVICES}", _request_timeout=REQUEST_S
+            self.namespace, label_selector=f"{INSTANCE}={self.instance},{DEVICES}", _request_timeout=REQUEST_S
         )
         pods = {pod.metadata.name: pod.metadata.labels or {} for pod in listed.items}
         for stranger in sorted(set(lps_ids) - set(pods) - self._strangers):
             self._strangers.add(stranger)
-            self._log.warning("pod_not_ours", pod=stranger)  # it has just ended, or a device claims a wrong name
+            self.log.warning("pod_not_ours", pod=stranger)  # it has just ended, or a device claims a wrong name
         return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
 
     def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
@@ -181,7 +162,7 @@ class KubernetesApi:
             return False
         body = {"metadata": {"labels": change}}
         try:
-            self._core.patch_namespaced_pod(pod_name, self._namespace, body, _request_timeout=REQUEST_S)
+            self._core.patch_namespaced_pod(pod_name, self.namespace, body, _request_timeout=REQUEST_S)
         except client.ApiException as error:
             if error.status != GONE:  # a deleted pod is labelled when it is back
                 raise
@@ -192,9 +173,9 @@ class KubernetesApi:
         """Record an Event about the GPS's pod."""
         at = note.at.isoformat(timespec="seconds").replace("+00:00", "Z")
         body = {
-            "metadata": {"generateName": f"{self._pod_name}.", "namespace": self._namespace},
+            "metadata": {"generateName": f"{self.pod_name}.", "namespace": self.namespace},
             "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod", "name": self._pod_name, "namespace": self._namespace,
+                "apiVersion": "v1", "kind": "Pod", "name": self.pod_name, "namespace": self.namespace,
                 "uid": os.environ.get("FEDSTRATA_POD_UID", ""),
             },
             "reason": note.reason,
@@ -205,13 +186,13 @@ class KubernetesApi:
             "lastTimestamp": at,
             "count": 1,
         }  # fmt: skip
-        self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
+        self._core.create_namespaced_event(self.namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
         """Return a text for the operator about failed calls of the kind `what`. The text has a command that the
         operator can run instead. Without such a command, the text says what is missing as long as the calls fail.
         """
-        by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
+        by_hand = f"kubectl -n {self.namespace} scale statefulset {self.statefulset} --replicas=N"
         return {
             "scale": f"if this goes on, run {by_hand}, where N is the number of clusters",
             "label": "until then pods have no LPS label",

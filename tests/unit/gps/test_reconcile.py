@@ -246,9 +246,8 @@ class FakeCore:
 
 
 def api_of(core: FakeCore) -> KubernetesApi:
-    api = KubernetesApi.__new__(KubernetesApi)
-    api._core, api._namespace, api._instance, api._log = core, "lab", "demo", EventLog("test")
-    api._strangers = set()
+    api = KubernetesApi(namespace="lab", statefulset="", devices="", pod_name="", instance="demo", log=EventLog("test"))
+    api._core = core
     return api
 
 

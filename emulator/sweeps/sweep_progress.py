@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -91,11 +91,15 @@ class RunEnd:
         return f"{said}, {human_seconds(self.seconds)}"
 
 
-class SweepDisplay(Protocol):
-    """Define how the progress of a sweep is shown."""
+class SweepDisplay:
+    """Define how the progress of a sweep is shown. This base class shows nothing."""
+
+    pace: Pace
 
     def open(self, pace: Pace) -> AbstractContextManager[Any]:
         """Return a context manager. The display may draw while its block runs."""
+        self.pace = pace
+        return nullcontext()
 
     def show(self, run: SweepRun, status: pb.RunStatus) -> None:
         """Show the present status of a run."""
@@ -107,26 +111,7 @@ class SweepDisplay(Protocol):
         """Show the end of a run."""
 
 
-class QuietSweep:
-    """Show nothing. A subclass overrides the methods for the events that it shows."""
-
-    pace: Pace
-
-    def open(self, pace: Pace) -> AbstractContextManager[Any]:
-        self.pace = pace
-        return nullcontext()
-
-    def show(self, run: SweepRun, status: pb.RunStatus) -> None:
-        """Show nothing."""
-
-    def restarted(self, run: SweepRun, restart: Restart) -> None:
-        """Show nothing."""
-
-    def ended(self, run: SweepRun, end: RunEnd) -> None:
-        """Show nothing."""
-
-
-class SweepJson(QuietSweep):
+class SweepJson(SweepDisplay):
     """Print one JSON object per run, each on one line."""
 
     def ended(self, run: SweepRun, end: RunEnd) -> None:
@@ -147,7 +132,7 @@ def _headline(record: RunRecord | None) -> dict[str, float | None]:
     return {metric.name: record.summary.mean if record else None}
 
 
-class SweepLines(QuietSweep):
+class SweepLines(SweepDisplay):
     """Print a line for each finished run, for output that is not a terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -163,7 +148,7 @@ class SweepLines(QuietSweep):
         self._console.print(Text(line), soft_wrap=True)
 
 
-class SweepBars(QuietSweep):
+class SweepBars(SweepDisplay):
     """Draw the present runs and the progress of the sweep on a terminal, and update them in place."""
 
     def __init__(self, console: Console) -> None:
@@ -198,7 +183,7 @@ def _bar(done: int, of: int) -> ProgressBar:
 def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
     """Return the display that the user asked for, or by default the best display for this terminal."""
     if is_quiet:
-        return QuietSweep()
+        return SweepDisplay()
     if is_json:
         return SweepJson()
     return SweepBars(console) if can_draw_over(console) else SweepLines(console)

@@ -28,7 +28,7 @@ from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, SweepRun, sweep_of
 from emulator.sweeps.s3 import Bucket
 from emulator.sweeps.sweep_folder import FolderState, state_of
-from emulator.sweeps.sweep_progress import QuietSweep
+from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import AddressError, OutputError
 from tests.support.buckets import check_credentials, served_bucket, settings_of
 from tests.support.ports import kept_address
@@ -424,7 +424,7 @@ def test_the_command_gets_records_and_failures_of_pods_from_the_bucket(
         sweep=sweep(), store=here, runs=lambda *_: BucketRuns(here),
         job=JobRequest(storage=BucketStorage(to, "lab")), where=Release(name="tiny", namespace="lab"),
     )  # fmt: skip
-    outcome = sweep_job.sweep_on_kubernetes(request, QuietSweep(), lambda _: None)
+    outcome = sweep_job.sweep_on_kubernetes(request, SweepDisplay(), lambda _: None)
     assert "1 of 2 runs failed, first base, seed 4: no quorum" in str(outcome.failure)
     assert "base,mean_accuracy,1,0.86" in (here.folder / "table.csv").read_text()
     assert (here.folder / RUN.path / "report.html").stat().st_size > 10_000

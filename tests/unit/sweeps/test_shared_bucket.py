@@ -27,7 +27,7 @@ from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import SweepRun, sweep_of
 from emulator.sweeps.store import RunClaim, SharedFolder
 from emulator.sweeps.sweep import SweepRequest
-from emulator.sweeps.sweep_progress import QuietSweep
+from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import AddressError, ExperimentError, MissingPackageError, OutputError, RunStoppedError
 from tests.support.tiny_sweeps import BASE, write_run
 
@@ -209,7 +209,7 @@ def test_a_run_waits_again_if_its_failures_cannot_be_asked_for(tmp_path: Path, m
         raise RunStoppedError("no quorum")
 
     monkeypatch.setattr(sweep_module, "on_this_machine", fail)
-    outcome = sweep_module.sweep(SweepRequest(sweep=SWEEP, store=Away(tmp_path), jobs=1), QuietSweep())
+    outcome = sweep_module.sweep(SweepRequest(sweep=SWEEP, store=Away(tmp_path), jobs=1), SweepDisplay())
     assert sorted((run.seed, str(error)) for run, error in outcome.failures) == [(3, "no quorum"), (4, "no quorum")]
 
 
@@ -284,7 +284,7 @@ def test_a_damaged_record_is_the_failure_of_its_run_alone(
     monkeypatch.setattr(sweep_module, "on_this_machine", fail)
     store.contents[RECORD] = b"damaged"
     request = SweepRequest(sweep=SWEEP, store=machine(store, tmp_path), jobs=1)
-    (first, damage), (second, other) = sweep_module.sweep(request, QuietSweep()).failures
+    (first, damage), (second, other) = sweep_module.sweep(request, SweepDisplay()).failures
     assert (first, second) == (RUN, OTHER)
     assert "is not a complete record of its run" in str(damage)
     assert str(other) == "no quorum"
@@ -304,7 +304,7 @@ def test_a_damaged_record_of_a_pod_is_the_failure_of_its_run_alone(
         sweep=SWEEP, store=here, runs=lambda *_: BucketRuns(here),
         job=JobRequest(storage=BucketStorage("s3://lab/tiny", "lab")), where=Release(name="tiny", namespace="lab"),
     )  # fmt: skip
-    outcome = sweep_job.sweep_on_kubernetes(request, QuietSweep(), lambda _: None)
+    outcome = sweep_job.sweep_on_kubernetes(request, SweepDisplay(), lambda _: None)
     assert [run for run, _ in outcome.failures] == [RUN]
     assert "is not a complete record of its run" in str(outcome.failure)
     assert len(outcome.results.records) == 1

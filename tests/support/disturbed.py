@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.programs import Program
+from tests.support.programs import run_to_the_end
 from tests.support.records import summary_of
 
 SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "moves", "excluded", "virtual")
@@ -13,13 +12,9 @@ SAME = ("model_sha256", "personal_sha256", "device_accuracy", "replanned", "move
 
 def disturbed(text: str, faults: Sequence[dict[str, object]], processes: int, folder: Path) -> Path:
     """The folder of a run of an experiment file with so many device processes, all of whose faults come about."""
-    file, out, log = folder / "disturbed.yaml", folder / "out", folder / "log"
+    file, out = folder / "disturbed.yaml", folder / "out"
     file.write_text(text)
-    words = ("run", str(file), "--set", f"faults={json.dumps(faults)}", "--json", "--out", str(out))
-    with ExitStack() as stack:
-        program = stack.enter_context(Program("emulator", *words, "--device-processes", str(processes), log=log))
-        lines = list(program.lines())
-        assert program.end() == 0, log.read_text()
+    lines = run_to_the_end(file, out, "--set", f"faults={json.dumps(faults)}", processes=processes)
     assert len([line for line in lines if line["event"] == "restart"]) == len(faults)
     return out
 

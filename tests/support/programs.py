@@ -105,6 +105,29 @@ class Program:
         return [line for line in self.log_path.read_text().splitlines() if line and not line.startswith("{")]
 
 
+def run_to_the_end(file: Path, out: Path, *words: str, processes: int = 2) -> list[dict[str, Any]]:
+    """The lines that a completed `fedstrata run` prints, by so many device processes."""
+    log = out.with_suffix(".log")
+    options = ("--out", str(out), "--device-processes", str(processes), *words, "--json")
+    with Program("emulator", "run", str(file), *options, log=log) as program:
+        lines = list(program.lines())
+        assert program.end() == 0, log.read_text()
+    return lines
+
+
+def summary_with_restarts(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The summary in a run's lines, and in `restarts` the processes that were started again."""
+    return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
+
+
+def command_in(folder: Path, *words: str, timeout_s: float = 100) -> "subprocess.CompletedProcess[str]":
+    """How a command of `fedstrata` ends in a folder whose modules can be imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "emulator", *words], cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
 def start_heeding(number: signal.Signals, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
     """A process with pipes that heeds a signal, even if the tests ignore it: under nohup, or in a shell's background
     job.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.programs import Program, events
+from tests.support.programs import events, run_to_the_end
 from tests.support.records import rows_of, summary_of
 
 pytestmark = pytest.mark.kills
@@ -40,9 +40,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run in which a device's process and an LPS each stood still for a while."""
     folder = tmp_path_factory.mktemp("deadlines")
     (folder / "deadlines.yaml").write_text(EXPERIMENT)
-    words = ("run", str(folder / "deadlines.yaml"), "--out", str(folder / "run"), "--device-processes", "4", "--quiet")
-    with Program("emulator", *words, log=folder / "log") as program:
-        assert program.end() == 0, (folder / "log").read_text()
+    run_to_the_end(folder / "deadlines.yaml", folder / "run", processes=4)
     return folder / "run"
 
 
@@ -105,9 +103,7 @@ def test_a_parent_that_stood_still_leaves_nobody_out(tmp_path: Path) -> None:
     """The LPS stands still for longer than its own deadline, and then the GPS, even until connections break."""
     text = EXPERIMENT.partition("faults:")[0].replace("deadline_s: 4", "deadline_s: 7") + "faults:" + PARENTS_PAUSED
     (tmp_path / "paused.yaml").write_text(text)
-    words = ("run", str(tmp_path / "paused.yaml"), "--out", str(tmp_path / "run"), "--device-processes", "4", "--quiet")
-    with Program("emulator", *words, log=tmp_path / "log") as program:
-        assert program.end() == 0, (tmp_path / "log").read_text()
+    run_to_the_end(tmp_path / "paused.yaml", tmp_path / "run", processes=4)
     summary = summary_of(tmp_path / "run")
     assert "did not happen" not in (tmp_path / "run" / "logs" / "faults.log").read_text()
     assert (summary["excluded"], summary["adoptions"]) == ([], [])

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,8 @@ from emulator.results.waits_chart import picture
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.links.transfers import MOST_LEAD_NS
+from tests.support.disturbed import disturbed
 from tests.support.every_method import EXPERIMENT, OPTIONS
-from tests.support.programs import Program
 from tests.support.records import rows_of, summary_of
 from tests.support.tiers import run_in_process
 
@@ -136,14 +135,6 @@ KILLS = [
 def test_whatever_is_killed_models_are_the_same_to_the_bit(tmp_path: Path) -> None:
     experiment = experiment_of("real", "ifca", ONCE)
     calm = run_in_process(experiment, tmp_path / "calm").folder
-    file, out, log = tmp_path / "asked.yaml", tmp_path / "out", tmp_path / "log"
-    file.write_text(experiment.to_yaml())
-    words = ("run", str(file), "--set", f"faults={json.dumps(KILLS)}", "--json", "--out", str(out))
-    with ExitStack() as stack:
-        program = stack.enter_context(Program("emulator", *words, "--device-processes", "2", log=log))
-        lines = list(program.lines())
-        assert program.end() == 0, log.read_text()
-    assert len([line for line in lines if line["event"] == "restart"]) == len(KILLS)
-    said = [summary_of(folder) for folder in (out, calm)]
+    said = [summary_of(folder) for folder in (disturbed(experiment.to_yaml(), KILLS, 2, tmp_path), calm)]
     for key in ("model_sha256", "personal_sha256", "device_accuracy", "replanned"):
         assert said[0][key] == said[1][key]

@@ -12,7 +12,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from tests.services.clock.test_asynchronous_runs import composition, computed, run
 from tests.support.hand_started import Processes
-from tests.support.programs import Program
+from tests.support.programs import Program, run_to_the_end
 from tests.support.records import rows_of, summary_of
 from tests.support.tiers import small
 
@@ -121,19 +121,9 @@ KILLS = {
 }
 
 
-def finished(file: Path, out: Path, *words: str, processes: int = 2) -> list[dict[str, Any]]:
-    """Run the experiment in a file, and return the lines that the command prints."""
-    log = out.with_suffix(".log")
-    options = ("--out", str(out), "--device-processes", str(processes), *words, "--json")
-    with Program("emulator", "run", str(file), *options, log=log) as program:
-        lines = list(program.lines())
-        assert program.end() == 0, log.read_text()
-    return lines
-
-
 def check_repeated(record: Path, out: Path, *words: str, processes: int) -> None:
     """Repeat the rounds of a record, and compare the models bit for bit."""
-    finished(record / "experiment.yaml", out, "--arrivals", str(record), *words, processes=processes)
+    run_to_the_end(record / "experiment.yaml", out, "--arrivals", str(record), *words, processes=processes)
     assert composition(out) == composition(record)
     for key in ("model_sha256", "device_accuracy", "run_id"):
         assert summary_of(out)[key] == summary_of(record)[key]
@@ -142,7 +132,7 @@ def check_repeated(record: Path, out: Path, *words: str, processes: int) -> None
 def test_a_run_repeats_the_rounds_of_a_record(tmp_path: Path) -> None:
     file, out = tmp_path / "first.yaml", tmp_path / "first"
     file.write_text(FILE)
-    finished(file, out)
+    run_to_the_end(file, out)
     check_repeated(out, tmp_path / "again", processes=1)
     other = tmp_path / "other.yaml"
     other.write_text(FILE.replace("buffer: 2", "buffer: 3"))
@@ -169,7 +159,7 @@ def test_a_killed_process_changes_the_updates_of_rounds_but_the_model_still_foll
         {"do": "kill", "process": process, "at": {"point": point, key: number}}
         for process, point, key, number in KILLS[moment]
     ]
-    lines = finished(file, out, "--set", f"faults={json.dumps(faults)}")
+    lines = run_to_the_end(file, out, "--set", f"faults={json.dumps(faults)}")
     assert len([line for line in lines if line["event"] == "restart"]) == len(faults)
     assert summary_of(out)["excluded"] == []
     check_model(parse_experiment(FILE), out)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.programs import Program, events
+from tests.support.programs import Program, events, run_to_the_end, summary_with_restarts
 
 pytestmark = pytest.mark.kills
 
@@ -100,11 +100,7 @@ def start(file: Path, out: Path, *words: str) -> Program:
 def finished(file: Path, out: Path, faults: list[dict[str, Any]], processes: int = 2) -> Mapping[str, Any]:
     """The summary of a run with these faults."""
     given = f"faults={json.dumps(faults)}"
-    words = (str(file), "--out", str(out), "--device-processes", str(processes), "--set", given)
-    with start(file, out, *words) as program:
-        lines = list(program.lines())
-        assert program.end() == 0, out.with_suffix(".log").read_text()
-    return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
+    return summary_with_restarts(run_to_the_end(file, out, "--set", given, processes=processes))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Own code that is edited between runs: a sweep and a continued run refuse it, and a session uses the new text."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 import fedstrata
 from fedstrata.errors import ExperimentError
-from tests.support.programs import REPOSITORY
+from tests.support.programs import command_in
 
 NET = """
 import torch
@@ -54,10 +52,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _error(home: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "emulator", *words], cwd=home, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = command_in(home, *words)
     assert done.returncode != 0, done.stdout
     return done.stderr
 

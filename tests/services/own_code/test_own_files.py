@@ -1,8 +1,5 @@
 """A run of a folder with a CSV file for each device: the same bits by one device process and two."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +7,7 @@ import pytest
 
 import fedstrata
 from fedstrata.experiment_file import load_experiment
-from tests.support.programs import REPOSITORY
+from tests.support.programs import command_in
 from tests.support.spanning_runs import weights_sha256
 from tests.support.tiers import run_in_process
 
@@ -47,10 +44,7 @@ def test_a_csv_file_for_each_device_gives_the_same_run_by_two_processes_as_by_on
     monkeypatch.chdir(home)
     one = run_in_process(load_experiment(home / "readings.yaml"), home / "by-1").folder
     words = ("run", "readings.yaml", "--out", "by-2", "--quiet", "--device-processes", "2")
-    done = subprocess.run(
-        [sys.executable, "-m", "emulator", *words], cwd=home, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = command_in(home, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert weights_sha256(home / "by-2") == weights_sha256(one)
     record = fedstrata.load(home / "by-2")

@@ -1,7 +1,5 @@
 """Runs of a torch module of the user's own that draws in training and has a layer that does not train."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import device_data
-from tests.support.programs import REPOSITORY
+from tests.support.programs import command_in
 from tests.support.records import summary_of
 from tests.support.tiers import run_in_process
 
@@ -95,11 +93,7 @@ def test_a_module_with_dropout_gives_the_same_run_twice(record: RunRecord, home:
 @pytest.mark.runs
 def test_a_module_with_dropout_gives_the_same_run_by_two_device_processes(record: RunRecord, home: Path) -> None:
     words = ("run", "own.yaml", "--out", "by-2", "--quiet", "--device-processes", "2")
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-m", "emulator", *words], cwd=home, env=environment, capture_output=True, text=True,
-        timeout=100, check=False,
-    )  # fmt: skip
+    done = command_in(home, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert hashes(home / "by-2") == hashes(record.folder)
 

@@ -1,7 +1,5 @@
 """A regression of the user's own data through the three tiers: against plain PyTorch, and by several processes."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
-from tests.support.programs import REPOSITORY
+from tests.support.programs import command_in
 from tests.support.records import summary_of
 from tests.support.tiers import run_in_process
 
@@ -104,11 +102,7 @@ def test_a_regression_is_measured_as_scikit_learn_does(record: RunRecord, home: 
 @pytest.mark.runs
 def test_a_regression_is_the_same_by_two_device_processes(record: RunRecord, home: Path) -> None:
     words = ("run", "own.yaml", "--out", "by-2", "--quiet", "--device-processes", "2")
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-m", "emulator", *words], cwd=home, env=environment, capture_output=True, text=True,
-        timeout=100, check=False,
-    )  # fmt: skip
+    done = command_in(home, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rmse" in done.stdout
     summaries = [summary_of(folder) for folder in (home / "by-2", record.folder)]

@@ -22,7 +22,7 @@ from fedstrata.rounds import Update
 from fedstrata.store import ModelFile
 from fedstrata.tensors import ExactSum, Flat
 from gps.status import status_of
-from tests.support.programs import Program
+from tests.support.programs import run_to_the_end, summary_with_restarts
 from tests.support.records import summary_of
 from tests.support.tiers import SMALL, Tiers, open_device, whole_run
 
@@ -165,11 +165,7 @@ async def test_a_run_that_failed_says_how_much_was_spent(tmp_path: Path) -> None
 
 def run_by_programs(file: Path, out: Path, *words: str) -> Mapping[str, Any]:
     """The summary of a run of processes."""
-    arguments = ("run", str(file), "--out", str(out), "--json", "--device-processes", "2", *words)
-    with Program("emulator", *arguments, log=out.with_suffix(".log")) as program:
-        lines = list(program.lines())
-        assert program.end() == 0, out.with_suffix(".log").read_text()
-    return dict(lines[-1]["summary"], restarts=[line["process"] for line in lines if line["event"] == "restart"])
+    return summary_with_restarts(run_to_the_end(file, out, *words))
 
 
 FAULTS = [

@@ -121,10 +121,6 @@ def _virtual_deadline(experiment: Experiment, _: Method) -> str:
     return _if(experiment.clock == "virtual" and deadline_s is not None, f"deadlines.lps.deadline_s {deadline_s}")
 
 
-def _shared_links(experiment: Experiment, _: Method) -> str:
-    return _if(experiment.clock == "virtual" and experiment.links.shared, "links.shared")
-
-
 def _tables(experiment: Experiment, method: Method) -> str:
     channels = method.channels(method.facts.model)
     has_state = any(channel.counts_absent for channel in channels) or method.server_optimiser or method.tells()
@@ -214,7 +210,6 @@ FEATURES: Mapping[str, Feature] = {
     "deadlines.lps in virtual time": Feature(
         said=_virtual_deadline, without="remove deadlines.lps, or set clock: real"
     ),
-    "links.shared in virtual time": Feature(said=_shared_links, without="remove links.shared, or set clock: real"),
     "asynchronous rounds": Feature(said=_asynchronous, without="remove training.rounds"),
     "period: auto": Feature(said=_automatic, without="set period to a duration"),
     "not plain SGD": Feature(
@@ -351,10 +346,6 @@ REFUSALS = (
     Refusal(
         ("asynchronous rounds", "deadlines.lps in virtual time"),
         "no device is late, because its update is part of a later round",
-    ),
-    Refusal(
-        ("asynchronous rounds", "links.shared in virtual time"),
-        "the time of an update would depend on updates of later rounds",
     ),
     *(
         Refusal(("asynchronous rounds", key), "the devices of a round are not known when it begins")

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fedstrata.clock.arrivals import Arrivals, OwnArrivals, SharedArrivals
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.timeline import LAST_NS, DeviceTimeline, Round, Sent, check_clock_at, times_of
+from fedstrata.clock.timeline import LAST_NS, DeviceTimeline, Sent, check_clock_at, times_of
 from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, TimedSettings
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.rhythms import Contributed, Rhythm, make_factors, make_rhythm
@@ -124,8 +125,7 @@ class Asynchronous(Deadline):
         """Return the updates that the round has taken, without their transfers."""
         found = []
         for _, each in sorted(self._taken.items()):
-            found.append(noted := pb.Contribution())
-            noted.CopyFrom(each)
+            found.append(noted := _copied(each))
             noted.ClearField("flow")
         return found
 
@@ -141,10 +141,15 @@ class Asynchronous(Deadline):
 class Calculated(Asynchronous):
     """Decide in virtual time. All children announce their updates before the round closes."""
 
-    def __init__(self, opened: Opened, timed: Round) -> None:
-        """Set `timed`, which calculates the times of updates that begin in this round."""
+    def __init__(self, opened: Opened, devices: DeviceTimeline) -> None:
+        """Set `devices`, which calculates the times of updates that begin in this round."""
         super().__init__(opened)
-        self._timed = timed
+        self._timed = devices.round(opened.number, opened.begins_ns)
+        self._arrivals: Arrivals = OwnArrivals(self._timed)
+        if devices.links.is_shared:
+            # Copies, because the report may be written while the round is open, as it was when the round began.
+            self._at_work = {name: _copied(each) for name, each in self._at_work.items()}
+            self._arrivals = SharedArrivals(devices, self._at_work)
 
     @property
     def announced(self) -> Sent:
@@ -159,11 +164,11 @@ class Calculated(Asynchronous):
         """Return the children with updates that arrive in a later round. `updated` has the transfers of all children at
         work, some of which have worked since an earlier round.
         """
-        for name in updated.keys() - self._at_work.keys():
-            part = self._timed.update_alone(name, updated[name])
-            self._at_work[name] = begun = self._begun(name, updated[name], part.ended_ns)
-            begun.flow.CopyFrom(part.flow)
+        begun = {name: self._begun(name, updated[name], NEVER) for name in updated.keys() - self._at_work.keys()}
+        self._arrivals.begin(begun, updated)
+        self._at_work.update(begun)
         self._ends_ns = self._close(updated)
+        self._arrivals.close(self._ends_ns)
         return self._take(updated)
 
     def times(self) -> pb.RoundTimes:
@@ -235,4 +240,10 @@ def asynchronous_round(
     each device of the LPS.
     """
     opened = Opened(number=lps_round, begins_ns=report.now_ns, settings=settings, report=report, indexes=indexes)
-    return Calculated(opened, devices.round(lps_round, report.now_ns))
+    return Calculated(opened, devices)
+
+
+def _copied(each: pb.Contribution) -> pb.Contribution:
+    copy = pb.Contribution()
+    copy.CopyFrom(each)
+    return copy

@@ -316,6 +316,10 @@ class DeviceTimeline:
 
         return Round(self.links, computing_ns, number=lps_round, begins_ns=begins_ns, free=free)
 
+    def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
+        """Return how long a device computes for its update in an LPS round."""
+        return self._boards.compute_ns(index, lps_round, examples)
+
 
 class LpsTimeline:
     """Create global rounds in virtual time, with the links of an experiment. Calculate when messages between the GPS

@@ -1,6 +1,7 @@
 """One direction of a link that a parent's children share max-min fairly.
 
-`fair_ends` and `carried_by` calculate when given transfers end. `SharedLink` carries transfers in real time.
+`fair_ends`, `carried_by` and `received_by` calculate how given transfers go on. `SharedLink` carries transfers in real
+time.
 
 Times are whole nanoseconds, and sizes whole bits. Only the end of a transfer is rounded, up to the next whole
 nanosecond. The order in which transfers are given does not change the result.
@@ -30,11 +31,16 @@ WHOLE_LINK = -1  # stands for the whole link in place of a flow's number
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """Describe a transfer over a shared link: its earliest start, its bits, and the rate of the child's own link."""
+    """Describe a transfer over a shared link: its earliest start, its bits, and the rate of the child's own link.
+
+    A transfer may have begun earlier: `received` is how much of it the link had carried by its start. The unit is a
+    bit divided by `BIT`.
+    """
 
     start_ns: int
     bits: int
     rate: AnyRate
+    received: int = 0
 
 
 @dataclass
@@ -160,11 +166,11 @@ class FairLink:
         self._flows: dict[int, _UnderWay] = {}
         self._groups = _Groups()
 
-    def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
+    def begin(self, number: int, marks: Sequence[int], rate: int | None, received: int = 0) -> None:
         """Start a flow. `rate` is the rate of its own link. `marks` are numbers of bits: the link reports when the flow
-        has passed each mark. The last mark is the end of the flow.
+        has passed each mark. The last mark is the end of the flow. `received` is as in `Flow`.
         """
-        self._enter(number, _UnderWay(FASTEST if rate is None else rate, marks), received=0)
+        self._enter(number, _UnderWay(FASTEST if rate is None else rate, marks), received)
 
     def change(self, number: int, rate: int | None) -> None:
         """Change the rate of a flow's own link, if the flow is under way."""
@@ -194,7 +200,11 @@ class FairLink:
 
     def carried(self, number: int) -> int:
         """Return how many whole bits of a flow under way have crossed the link."""
-        return (self._received(self._flows[number]) + NOTHING) // BIT
+        return (self.received(number) + NOTHING) // BIT
+
+    def received(self, number: int) -> int:
+        """Return how much of a flow under way has crossed the link, in the unit of `Flow.received`."""
+        return self._received(self._flows[number])
 
     def next_ns(self) -> int | None:
         """Return when the next flow passes a mark, if no flow begins or changes before then. If no flow moves, return
@@ -297,7 +307,9 @@ class ScheduledLink:
         self._rates: dict[int, AnyRate] = {}  # rates of the flows' own links
         self._changes: list[tuple[int, int]] = []  # a heap of the times at which rates of flows or of the link change
 
-    def begin(self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate) -> list[tuple[int, int]]:
+    def begin(
+        self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate, received: int = 0
+    ) -> list[tuple[int, int]]:
         """Start a flow at the time `at_ns`. Return which flows have passed a mark until then, and when."""
         passed = self.advance(at_ns)
         if not self._link.under_way:
@@ -305,7 +317,7 @@ class ScheduledLink:
             self._change(at_ns, WHOLE_LINK)
         self._rates[number] = rate
         now, next_ns = rate_at(rate, at_ns)
-        self._link.begin(number, marks, now)
+        self._link.begin(number, marks, now, received)
         self._await_change(next_ns, number)
         return passed
 
@@ -317,6 +329,10 @@ class ScheduledLink:
     def carried(self, number: int) -> int | None:
         """Return how many whole bits of a flow have crossed the link; None if the flow has ended."""
         return self._link.carried(number) if number in self._link.under_way else None
+
+    def received(self, number: int) -> int | None:
+        """Return how much of a flow has crossed the link, in the unit of `Flow.received`; None if it has ended."""
+        return self._link.received(number) if number in self._link.under_way else None
 
     def next_ns(self) -> int | None:
         """Return the time of the next event: a flow passes a mark, or a rate changes. Return None if no flow is under
@@ -386,6 +402,16 @@ def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[
     return found
 
 
+def received_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[int | None]:
+    """Return, for each flow on a shared link, how much of it was carried by `until_ns`, in the unit of `Flow.received`.
+    If the flow had ended by then, or not begun, the amount is None.
+    """
+    link = ScheduledLink(capacity)
+    _begin(link, flows, until_ns)
+    link.advance(until_ns)
+    return [link.received(number) for number in range(len(flows))]
+
+
 def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
     """Start the flows that have bits and that start by `until_ns`, and advance the time to the start of the last flow.
     Return the flows that have ended by then, each with the time of its end.
@@ -393,7 +419,8 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
     passed: list[tuple[int, int]] = []
     for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):
         if until_ns is None or start_ns <= until_ns:
-            passed += link.begin(start_ns, number, (flows[number].bits,), flows[number].rate)
+            flow = flows[number]
+            passed += link.begin(start_ns, number, (flow.bits,), flow.rate, flow.received)
     return passed
 
 

@@ -189,6 +189,11 @@ class TierLinks:
     link_of: Callable[[int], Link]  # link of a child by its index; its times count from the start of training
     shared: SharedCapacity
 
+    @property
+    def is_shared(self) -> bool:
+        """True if the children share a link in at least one direction."""
+        return self.shared.down is not None or self.shared.up is not None
+
     def number_of(self, child_id: str) -> int:
         """Return the index of a child. Raises UnknownChildError if the run has no such child."""
         index = self.index_of(child_id)

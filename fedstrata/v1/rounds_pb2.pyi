@@ -395,7 +395,7 @@ class RoundTimes(_message.Message):
     def __init__(self, begins_ns: _Optional[int] = ..., ends_ns: _Optional[int] = ..., ready_ns: _Optional[int] = ..., down_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., up_ns: _Optional[int] = ..., waiting_ns: _Optional[int] = ..., children: _Optional[int] = ..., slowest: _Optional[str] = ..., flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., next_bytes: _Optional[int] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., contributions: _Optional[_Iterable[_Union[Contribution, _Mapping]]] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("child", "from_round", "asked_ns", "arrives_ns", "factor", "stream", "flow")
+    __slots__ = ("child", "from_round", "asked_ns", "arrives_ns", "factor", "stream", "flow", "progress")
     CHILD_FIELD_NUMBER: _ClassVar[int]
     FROM_ROUND_FIELD_NUMBER: _ClassVar[int]
     ASKED_NS_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +403,7 @@ class Contribution(_message.Message):
     FACTOR_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     FLOW_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     child: int
     from_round: int
     asked_ns: int
@@ -410,7 +411,18 @@ class Contribution(_message.Message):
     factor: int
     stream: int
     flow: Flow
-    def __init__(self, child: _Optional[int] = ..., from_round: _Optional[int] = ..., asked_ns: _Optional[int] = ..., arrives_ns: _Optional[int] = ..., factor: _Optional[int] = ..., stream: _Optional[int] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ...) -> None: ...
+    progress: Progress
+    def __init__(self, child: _Optional[int] = ..., from_round: _Optional[int] = ..., asked_ns: _Optional[int] = ..., arrives_ns: _Optional[int] = ..., factor: _Optional[int] = ..., stream: _Optional[int] = ..., flow: _Optional[_Union[Flow, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("at_ns", "received_ns", "carried")
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_NS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    at_ns: int
+    received_ns: int
+    carried: bytes
+    def __init__(self, at_ns: _Optional[int] = ..., received_ns: _Optional[int] = ..., carried: _Optional[bytes] = ...) -> None: ...
 
 class Carried(_message.Message):
     __slots__ = ("link", "direction", "child", "bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns", "is_answer", "examples")

@@ -43,7 +43,6 @@ TIMED, VIRTUAL = "training.rounds.lps={kind: timed}", "clock=virtual"
 ASYNCHRONOUS: dict[str, tuple[str, str]] = {
     "training.participation": ("training.participation=4", "training.participation 4"),
     "deadlines.lps in virtual time": ("deadlines.lps.deadline_s=3", "deadlines.lps.deadline_s 3.0"),
-    "links.shared in virtual time": ("links.shared={device-lps: {up_rate: 1Mbit/s}}", "links.shared"),
     "schedule.leave": ("schedule=[{at: 1s, leave: {devices: [1], for: 2s}}]", "schedule.0.leave"),
     "schedule.move": ("schedule=[{at: 1s, move: {devices: [0], to: lps-1}}]", "schedule.0.move"),
     "newcomers": (LATE, "newcomers"),

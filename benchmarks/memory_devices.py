@@ -46,7 +46,8 @@ data: {data}
 partition: {{kind: iid, devices: {devices}, examples_per_device: {options.examples}, test_share: {TEST_SHARE}}}
 model: {{name: {options.model}}}
 method: {options.method}
-training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: {options.batch}}}
+training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, batch_size: {options.batch},
+           optimiser: {options.optimiser}}}
 """)
 
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--shape", type=int, nargs="+", default=[1, 28, 28])
     parser.add_argument("--examples", type=int, default=600, help="examples of each device")
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--optimiser", default="{name: sgd}", help="as in an experiment file")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 10, 25])
     options = parser.parse_args()
     for devices in options.devices:

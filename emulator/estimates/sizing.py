@@ -1,7 +1,7 @@
 """Calculate the memory that an experiment's pods need. benchmarks/memory_devices.py measures the real memory."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from emulator.estimates.check_times import expected_homes
 from emulator.estimates.device_processes import device_ranges
 from fedstrata.datasets import Dataset, Examples, dataset_info
 from fedstrata.datasets.rows import Rows
-from fedstrata.experiment import Experiment, SyntheticSettings
+from fedstrata.experiment import Experiment, LocalOptimiserSettings, SyntheticSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.models import Model, build_model
@@ -31,9 +31,15 @@ MIB = 1 << 20
 PROCESS_BYTES, CONVOLUTIONS_BYTES = 360 * MIB, 160 * MIB
 EVALUATED, COPIES = 512, 3  # examples in a batch of an evaluation; copies of activations (measured for cnn: 2.4)
 # Vectors as long as a model that a device holds. A device that has taken part holds the received and the trained model,
-# its update, payloads, and what their memory leaves free (measured: 5.2 for fedavg, 6.0 with tables, 6.5 with a kept
+# its update, payloads, and what their memory leaves free (measured: 5.2 for fedavg, 6.0 with tables, 6.5 with personal
 # state). Another device only receives the final model, to measure it (measured: 1.4).
 MODELS_OF_A_DEVICE, MODELS_OF_AN_IDLE_DEVICE, MODELS_OF_STATE = 5.5, 2, 1.25
+# For each vector of a kept optimiser's state, which is also read and saved (measured: 3.5 for adam, 3.6 for momentum).
+MODELS_OF_KEPT = 3.75
+# The vectors of an optimiser's state, and its largest number of copies of a tensor during a step.
+OF_OPTIMISER: Mapping[str, tuple[int, int]] = {
+    "sgd": (0, 0), "adam": (2, 2), "adamw": (2, 2), "rmsprop": (1, 1), "adagrad": (1, 1),
+}  # fmt: skip
 MODELS_OF_A_TRAINING = 8  # on a processor with its own memory: weights, gradients, velocities and copies
 OTHER_BYTES_OF_A_DEVICE = MIB // 2
 DEFAULT_ELEMENTS = 64  # elements per example, if the shape of an own data set is unknown
@@ -80,8 +86,9 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
     received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
     others = max(0, received - 1)  # models of other clusters that the device receives
     keeps = method.has_personal_state or any(each.streams.own.size for each in architectures)
-    of_state = MODELS_OF_STATE if keeps or experiment.training.optimiser.state == "kept" else 0
-    held = MODELS_OF_A_DEVICE + of_state
+    of_optimiser, of_step = _optimiser_models(experiment.training.optimiser)
+    kept = of_optimiser if experiment.training.optimiser.state == "kept" else 0
+    held = MODELS_OF_A_DEVICE + MODELS_OF_STATE * keeps + MODELS_OF_KEPT * kept
     models = round((held + others) * 4 * largest) + OTHER_BYTES_OF_A_DEVICE
     # A device that has answered questions before training has its inputs also in float64. While it computes the answer,
     # it has them twice.
@@ -94,6 +101,7 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
         copies = _copied_bytes(experiment, dataset, trained)
     return PodMemory(
         process=PROCESS_BYTES
+        + (of_optimiser + of_step) * 4 * largest  # in the training of one device at a time
         + answering * max(trained)
         + _data_set_bytes(experiment, dataset, elements)
         + max(_activation_bytes(experiment, each.model, dataset) for each in architectures),
@@ -101,6 +109,12 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
         saved=round((held - MODELS_OF_AN_IDLE_DEVICE) * 4 * largest),
         most_active=_most_active(experiment),
     )
+
+
+def _optimiser_models(settings: LocalOptimiserSettings) -> tuple[int, int]:
+    """Return the vectors as long as a model that an optimiser's state has, and that a step needs in addition."""
+    state, of_step = OF_OPTIMISER[settings.name]
+    return state + bool(getattr(settings, "momentum", 0)), of_step
 
 
 def processor_memory(experiment: Experiment, dataset: Dataset, processes: int = 1) -> int:

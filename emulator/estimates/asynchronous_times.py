@@ -1,7 +1,8 @@
 """Calculate the timeline of asynchronous rounds before a run: which updates each round takes, and when.
 
-No event depends on a weight, so the timeline follows from the experiment file. It equals the record of the run if each
-device trains once in a round, if an LPS serves the devices that the file says, and if no encoding has scales.
+No event depends on a weight, so the timeline follows from the experiment file. It equals the record of the run if the
+method can tell on how many examples devices train, if an LPS serves the devices that the file says, and if no encoding
+has scales.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from emulator.console.units import counted, human_seconds
-from emulator.estimates.check_times import expected_homes
+from emulator.estimates.check_times import expected_homes, trained_in
 from fedstrata.clock.asynchronous import Calculated, asynchronous_round
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
@@ -162,13 +163,14 @@ class _Lps:
     def _round(self, opened: Calculated) -> None:
         sizes, number, training = self._sizes, len(self.rounds), self._experiment.training
         updated, down_bytes = dict(opened.announced), sizes.to_device(number)
+        trained = trained_in(self._experiment, sizes.examples, number)
         at_rest = opened.begin(dict.fromkeys(self._indexes, Exchanged()))
         for name, index in self._indexes.items():
             if name not in updated and name not in at_rest:
                 updated[name] = Exchanged(
                     down_bytes=down_bytes,
                     up_bytes=sizes.of_device(index, self.name, number),
-                    work=pb.Work(examples=training.trained_examples(sizes.examples[index])),
+                    work=pb.Work(examples=trained[index]),
                 )
         late = opened.late_updates(updated)
         taken = [name for name in updated if name not in late]

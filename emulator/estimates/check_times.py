@@ -22,7 +22,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
 from fedstrata.experiment.quantities import DURATION, RATE, written_devices
 from fedstrata.experiment.sections import TrainingSettings
-from fedstrata.methods import Moment, make_method
+from fedstrata.methods import Moment, make_method, trained_examples_of
 from fedstrata.methods.cohort import cohort
 from fedstrata.partitions import example_counts
 from fedstrata.record.timeline import PARTS
@@ -67,10 +67,10 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), expected_homes(experiment)
     counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
-    asked, other = (_sent(experiment, payloads, each, counts) for each in (moment, None))
     drawn = []
     for number in range(rounds):
-        sent = other if number % training.lps_rounds_per_global_round else asked
+        asked = None if number % training.lps_rounds_per_global_round else moment
+        sent = _sent(experiment, payloads, asked, trained_in(experiment, counts, number))
         cohorts = [cohort(home, training.participation, experiment.seed, number) for home in homes]
         drawn.append([{ids[index]: sent[index] for index in each} for each in cohorts])
     looked_at = _rounds(experiment, payloads, drawn, is_asking=moment is not None)
@@ -136,7 +136,7 @@ def _alone(
         experiment.device_ids(),
         asks_in_training(make_method(experiment)),
     )
-    sent, found = _sent(experiment, payloads, moment, counts), []
+    sent, found = _sent(experiment, payloads, moment, trained_in(experiment, counts, 0)), []
     for index, at_ns in begins_ns.items():
         name, each = ids[index], sent[index]
         timed = timeline.round(0, at_ns)
@@ -189,15 +189,24 @@ def _rounds(
     return found
 
 
-def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, counts: Sequence[int]) -> list[Exchanged]:
+def trained_in(experiment: Experiment, counts: Sequence[int], lps_round: int) -> list[int]:
+    """Return on how many examples, with repetitions, each device trains in an LPS round. `counts` has each device's
+    number of examples. If the method cannot tell before the run, assume one training with the section `training`.
+    """
+    method, training = make_method(experiment), experiment.training
+    known = {count: trained_examples_of(method, count, lps_round) for count in set(counts)}
+    once = {count: training.trained_examples(count) if found is None else found for count, found in known.items()}
+    return [once[count] for count in counts]
+
+
+def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, trained: Sequence[int]) -> list[Exchanged]:
     """Return how many bytes each device exchanges with its LPS in a round.
 
     `moment` is the time in the round at which devices are asked a question. It is None for a round without a question.
-    `counts` has each device's number of examples.
+    `trained` has the number of examples on which each device trains in the round.
     """
-    training, method = experiment.training, make_method(experiment)
+    method = make_method(experiment)
     streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
-    trained = [training.trained_examples(n) for n in counts]
     return [
         Exchanged(
             down_bytes=payloads.device_down,
@@ -248,7 +257,9 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
         table.add_row(name, *(human_seconds(each / 1e9) for each in (*means, times.ends_ns)))
     console.print(table)
     dealt = "" if experiment.topology is not None else ", with devices assigned to LPSs in index order"
-    based_on = f"payloads, one training per round and the draws of {counted(expected.rounds, 'LPS round')}{dealt}"
+    is_known = trained_examples_of(make_method(experiment), 1, 0) is not None
+    once = "" if is_known else "one training per round, "
+    based_on = f"payloads, {once}and the draws of {counted(expected.rounds, 'LPS round')}{dealt}"
     console.print(f"training: about {human_seconds(expected.total_ns / 1e9)}, from {based_on}", soft_wrap=True)
     if counts_energy(experiment):
         took = human_joules(expected.device_fj / JOULE_FJ)

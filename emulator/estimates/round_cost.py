@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from emulator.console.units import counted, human_bytes, human_seconds
 from emulator.estimates.check import asked_devices, model_size, round_bytes
+from emulator.estimates.check_times import trained_in
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import example_counts
@@ -60,15 +61,16 @@ def round_cost(experiment: Experiment, *, per_example_s: float, cores: int) -> R
     """
     counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
     asked, training = asked_devices(experiment), experiment.training
-    median = sorted(counts)[len(counts) // 2]
+    trained = trained_in(experiment, counts, training.lps_rounds - 1)  # the first LPS round can differ from all others
+    median = sorted(range(len(counts)), key=counts.__getitem__)[len(counts) // 2]
     sent = round_bytes(experiment, model_size(experiment, dataset_info(experiment.data)))
     return RoundCost(
-        device_s=per_example_s * training.trained_examples(median),
-        examples=median,
+        device_s=per_example_s * trained[median],
+        examples=counts[median],
         asked=asked,
         lps_rounds=training.lps_rounds,
         cores=cores,
-        training_s=per_example_s * sum(map(training.trained_examples, counts)) * asked / len(counts),
+        training_s=per_example_s * sum(trained) * asked / len(counts),
         memory_bytes=RESIDENT_UNIT * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         bytes_up=sent.device_lps_up,
         bytes_down=sent.device_lps_down,

@@ -28,7 +28,7 @@ from fedstrata.methods.base import (
     head_of,
     places_late,
     shared_and_rest,
-    trains_as_set,
+    trained_examples_of,
 )
 from fedstrata.methods.registry import NAMES, make_method, method_of, method_settings, uses_default
 
@@ -60,6 +60,6 @@ __all__ = [
     "method_settings",
     "places_late",
     "shared_and_rest",
-    "trains_as_set",
+    "trained_examples_of",
     "uses_default",
 ]

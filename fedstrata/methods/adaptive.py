@@ -137,6 +137,13 @@ class Adaptive(Grouping):
             personal={OWN: trained.weights},
         )
 
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return the examples of a round, which has other epochs if it is the first."""
+        training = self.facts.training
+        if not lps_round:
+            return int(self.options.pretrain_epochs) * training.epoch_examples(examples)
+        return training.trained_examples(examples)
+
     def _own(self, work: Work) -> Flat:
         """Return h_k, the model that the device trained last. The training of the run's first round is not kept. So
         until the device has trained in a later round, return the received weights.

@@ -60,6 +60,10 @@ class Apfl(FedAvg):
         personal = {MODEL: mine.weights, SHARE: np.array([alpha])}
         return Outcome.of_received(everybodys, used=used, personal=personal)
 
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return twice the examples of all steps, because each batch gives a gradient of both models."""
+        return 2 * self.facts.training.trained_examples(examples)
+
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the mixed model v̄, which the device uses, and the received global model."""
         return await work.measure(self._mixed(work)), await work.measure(work.start)

@@ -302,6 +302,11 @@ JOINED_LATE_OR_LOST = ("newcomers that train", "quorum below 1")
 EVERYBODY = ("training.participation", "schedule.leave", *JOINED_LATE_OR_LOST)
 
 
+def one_training(method: "Method", examples: int, lps_round: int) -> int:
+    """Return the number of examples in one training as the section `training` says."""
+    return method.facts.training.trained_examples(examples)
+
+
 class Method:
     """Define a method. This class, without a subclass, is FedAvg with one cluster (McMahan et al. 2017).
 
@@ -327,9 +332,11 @@ class Method:
     """Numbers of trainings for a model that the device measures, then deletes. Like measuring, they take no
     time on a clock, and their optimisers always begin anew.
     """
-    trains_once: ClassVar[bool] = True
-    """If true, `local` trains in each round on as many examples as the section `training` says. A subclass that
-    overrides `local` must say it again; otherwise this number is unknown.
+    trained_examples: ClassVar[Callable[[Any, int, int], int | None]] = one_training
+    """Method `trained_examples(examples, lps_round)`. It returns on how many examples, with repetitions, `local` trains
+    in an LPS round on a device with this many examples, or None if the number depends on the data. Estimates before a
+    run use it. The default `one_training` is one training as the section `training` says. A subclass that overrides
+    `local` must set it again; otherwise the number is unknown.
     """
     server_optimiser: AnyServerOptimiser | None = None
     """Settings of the optimiser with which a server applies the mean update of devices: the LPS of a cluster or, if
@@ -468,9 +475,16 @@ def places_late(method: type[Method]) -> bool:
     return _follows(method, "place", "plan")
 
 
-def trains_as_set(method: type[Method]) -> bool:
-    """Return whether a device is known to train, in each round, on as many examples as the section `training` says."""
-    return method.trains_once and _follows(method, "trains_once", Method.local.__name__)
+def trained_examples_of(method: Method, examples: int, lps_round: int) -> int | None:
+    """Return on how many examples, with repetitions, a device with this many examples trains in an LPS round. Return
+    None if this is unknown before the run.
+    """
+    return method.trained_examples(examples, lps_round) if says_trained_examples(type(method)) else None
+
+
+def says_trained_examples(method: type[Method]) -> bool:
+    """Return whether `trained_examples` of a method is about its `local`, not about the function of a base class."""
+    return _follows(method, "trained_examples", Method.local.__name__)
 
 
 def _follows(method: type[Method], name: str, other: str) -> bool:

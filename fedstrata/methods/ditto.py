@@ -50,6 +50,12 @@ class Ditto(FedAvg):
         )
         return Outcome.of_received(everybodys, used=own.measured, personal={"model": own.weights})
 
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return the examples of the training of the global model, and of the training of the personal model."""
+        training, epochs = self.facts.training, self.options.personal_epochs
+        everybodys = training.trained_examples(examples)
+        return everybodys + (epochs * training.epoch_examples(examples) if epochs is not None else everybodys)
+
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the device's personal model v, and the received global model."""
         return await work.measure(self._own(work)), await work.measure(work.start)

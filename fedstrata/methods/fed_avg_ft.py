@@ -7,7 +7,7 @@ result v. The device deletes v after each round, so v never changes w.
 
 from pydantic import Field
 
-from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Trained, Work
+from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Trained, Work, one_training
 from fedstrata.methods.fed_avg import FedAvg
 
 TUNING = 1  # fine-tuning has its own draws of batches
@@ -23,7 +23,7 @@ class FedAvgFt(FedAvg):
         """Local epochs of the fine-tuning."""
 
     discarded = frozenset({TUNING})
-    trains_once = True
+    trained_examples = one_training
 
     async def local(self, work: Work) -> Outcome:
         """Train the global model. If the round is measured, also measure the fine-tuned model."""

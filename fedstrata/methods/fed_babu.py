@@ -23,6 +23,7 @@ from fedstrata.methods.base import (
     Trained,
     Work,
     head_of,
+    one_training,
     shared_and_rest,
 )
 from fedstrata.models import Model
@@ -44,7 +45,7 @@ class FedBabu(Method):
         """Local epochs of the fine-tuning."""
 
     discarded = frozenset({TUNING})
-    trains_once = True
+    trained_examples = one_training
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a body or without a head."""

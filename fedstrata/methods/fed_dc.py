@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from fedstrata.experiment.sections import DynamicSettings
-from fedstrata.methods.base import JOINED_LATE_OR_LOST, Facts, MethodSettings, Outcome, Work
+from fedstrata.methods.base import JOINED_LATE_OR_LOST, Facts, MethodSettings, Outcome, Work, one_training
 from fedstrata.methods.fed_dyn import Dynamic
 from fedstrata.methods.scaffold import CONTROL, Scaffold, next_variate
 
@@ -44,7 +44,7 @@ class FedDc(Scaffold):
         alpha: PositiveFloat = 0.1
         """Strength α of the pull towards the received weights minus the device's drift."""
 
-    trains_once = True
+    trained_examples = one_training
 
     def __init__(self, options: Any, facts: Facts) -> None:
         super().__init__(options, facts)

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from fedstrata.experiment.sections import DynamicSettings
-from fedstrata.methods.base import JOINED_LATE_OR_LOST, Facts, MethodSettings, Outcome, Work
+from fedstrata.methods.base import JOINED_LATE_OR_LOST, Facts, MethodSettings, Outcome, Work, one_training
 from fedstrata.methods.fed_avg import FedAvg
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class FedDyn(FedAvg):
         """Strength α of the regularisation; smaller values make larger steps."""
 
     has_personal_state = True
-    trains_once = True
+    trained_examples = one_training
 
     def __init__(self, options: Any, facts: Facts) -> None:
         super().__init__(options, facts)

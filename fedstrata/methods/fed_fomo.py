@@ -158,6 +158,10 @@ class FedFomo(Method):
             personal={BEGAN: mixed},
         )
 
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return the examples of a training on the examples that are not set aside."""
+        return self.facts.training.trained_examples(examples - set_aside(examples, self.options.validation_share))
+
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the device's model: the mix of the received models (Eq. 4). There is no second measurement."""
         return await work.measure(self._mixed(work, await self._gains(work))), None
@@ -204,9 +208,14 @@ def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
             f"method fedfomo divides a device's examples into two parts and needs at least two; a device has "
             f"{len(examples)}; give it more"
         )
-    aside = min(max(1, round(share * len(examples))), len(examples) - 1)
+    aside = set_aside(len(examples), share)
     order = np.random.default_rng([*address, SPLIT_ADDRESS]).permutation(len(examples))
     return examples.part(np.sort(order[aside:])), examples.part(np.sort(order[:aside]))
+
+
+def set_aside(examples: int, share: float) -> int:
+    """Return on how many of a device's examples it measures models: a share, but at least one and not all."""
+    return min(max(1, round(share * examples)), examples - 1)
 
 
 def distances(began: Flat, models: Sequence[Flat]) -> list[float]:

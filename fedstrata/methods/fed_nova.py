@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedstrata.errors import PayloadError
-from fedstrata.methods.base import Answers, Candidate, Moment, Outcome, Plan, Work
+from fedstrata.methods.base import Answers, Candidate, Moment, Outcome, Plan, Work, one_training
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.methods.scaffold import gradients_in
 
@@ -33,7 +33,7 @@ STEPS = "steps"
 class FedNova(FedAvg):
     """Divide each device's change by its number of local steps, and multiply the mean by the mean number of steps."""
 
-    trains_once = True
+    trained_examples = one_training
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse local optimisers such as Adam, because the steps of a device must be sums of gradients. Also refuse

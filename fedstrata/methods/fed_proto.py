@@ -35,6 +35,7 @@ from fedstrata.methods.base import (
     Steps,
     Trained,
     Work,
+    one_training,
 )
 from fedstrata.models import Model
 from fedstrata.tensors import Layout
@@ -71,7 +72,7 @@ class FedProto(Method):
         strength: NonNegativeFloat = 1.0
         """Strength λ of the pull of features towards prototypes; 0 is local training."""
 
-    trains_once = True
+    trained_examples = one_training
 
     @property
     def needs_labels(self) -> bool:

@@ -4,7 +4,7 @@ limits how far local training moves the weights.
 A local step minimises F(w) + mu / 2 · ‖w − w^t‖², where w^t are the received weights (Eq. 2 of the paper).
 """
 
-from fedstrata.methods.base import MethodSettings, NonNegativeFloat, Outcome, Pull, Work
+from fedstrata.methods.base import MethodSettings, NonNegativeFloat, Outcome, Pull, Work, one_training
 from fedstrata.methods.fed_avg import FedAvg
 
 
@@ -17,7 +17,7 @@ class FedProx(FedAvg):
         mu: NonNegativeFloat = 0.01
         """Strength μ of the pull towards the weights received; 0 is FedAvg."""
 
-    trains_once = True
+    trained_examples = one_training
 
     async def local(self, work: Work) -> Outcome:
         """Train with gradients corrected by mu · (w − w^t)."""

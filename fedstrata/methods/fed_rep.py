@@ -39,3 +39,9 @@ class FedRep(Method):
         head = await work.train(work.start, only=head_of(work.model), epochs=self.options.head_epochs)
         body = await work.train(head.weights, only=work.model.shared, number=BODY_TRAINING)
         return Outcome(weights=body.weights, train_loss=body.train_loss, measured=head.measured)
+
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return the examples of the training of the head, and of the training of the body."""
+        training, epochs = self.facts.training, self.options.head_epochs
+        body = training.trained_examples(examples)
+        return body + (epochs * training.epoch_examples(examples) if epochs is not None else body)

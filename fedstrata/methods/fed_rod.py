@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedstrata.methods.base import ForwardPass, Measurement, Outcome, Steps, Trained, Work
+from fedstrata.methods.base import ForwardPass, Measurement, Outcome, Steps, Trained, Work, one_training
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.models import Model
 from fedstrata.tensors.layout import Flat
@@ -54,7 +54,7 @@ class FedRod(FedAvg):
     """
 
     has_personal_state = True
-    trains_once = True
+    trained_examples = one_training
 
     @property
     def needs_labels(self) -> bool:

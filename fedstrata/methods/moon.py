@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveFloat
 
-from fedstrata.methods.base import ForwardPass, MethodSettings, NonNegativeFloat, Outcome, Steps, Trained, Work
+from fedstrata.methods.base import (
+    ForwardPass,
+    MethodSettings,
+    NonNegativeFloat,
+    Outcome,
+    Steps,
+    Trained,
+    Work,
+    one_training,
+)
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
 
@@ -60,7 +69,7 @@ class Moon(FedAvg):
         """Temperature τ by which cosines are divided."""
 
     has_personal_state = True
-    trains_once = True
+    trained_examples = one_training
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a dense last layer."""

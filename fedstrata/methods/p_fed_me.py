@@ -51,6 +51,10 @@ class PFedMe(FedAvg):
         used = None if trained.measured is None else await work.measure(self._own(work))
         return Outcome.of_received(trained, used=used, personal={MODEL: own})
 
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return the examples of all gradients: `personal_steps` gradients of each batch."""
+        return int(self.options.personal_steps) * self.facts.training.trained_examples(examples)
+
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the device's personal model θ, and the received global model."""
         return await work.measure(self._own(work)), await work.measure(work.start)

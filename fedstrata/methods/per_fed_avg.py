@@ -51,6 +51,11 @@ class PerFedAvg(FedAvg):
         used = None if trained.measured is None else await work.measure(await self._adapted(work))
         return Outcome.of_received(trained, used=used)
 
+    def trained_examples(self, examples: int, lps_round: int) -> int:
+        """Return the examples of all gradients: in each step two, and with `hf` two more."""
+        gradients = 4 if self.options.variant == "hf" else 2
+        return gradients * self.facts.training.trained_examples(examples)
+
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the adapted model, and the received model."""
         return await work.measure(await self._adapted(work)), await work.measure(work.start)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedstrata.experiment.sections import TrainingSettings
-from fedstrata.methods.base import JOINED_LATE_OR_LOST, Channel, Outcome, Reach, Trained, Work, all_layers
+from fedstrata.methods.base import JOINED_LATE_OR_LOST, Channel, Outcome, Reach, Trained, Work, all_layers, one_training
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.models import Model
 from fedstrata.tensors import Flat, Layout
@@ -46,7 +46,7 @@ class Scaffold(FedAvg):
     """
 
     has_personal_state = True
-    trains_once = True
+    trained_examples = one_training
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse runs in which devices join or updates are lost, optimisers of servers, and noise on updates. Also

@@ -57,7 +57,7 @@ def test_a_round_has_its_question_and_all_lpss_wait_for_the_plan(method: str, tm
             assert found == (expected / name).read_bytes()
 
 
-@pytest.mark.parametrize(("method", "rounds"), [("cfl", 1), ("fedtsdp", 1), ("ifca", 1), ("ifca", 2)])
+@pytest.mark.parametrize(("method", "rounds"), [("cfl", 1), ("fedfomo", 1), ("fedtsdp", 1), ("ifca", 1), ("ifca", 2)])
 def test_the_check_expects_what_a_round_takes_where_nothing_is_drawn(method: str, rounds: int, tmp_path: Path) -> None:
     slow = "overrides: [{devices: [4], latency: 700ms}]"
     links = f"links={{device-lps: {{latency: 40ms}}, lps-gps: {{latency: 15ms}}, {slow}}}"

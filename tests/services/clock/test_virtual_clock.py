@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from emulator.estimates.check_times import trained_in
 from emulator.estimates.retime import retime, write_retimed
 from emulator.results.read_record import load_record
 from emulator.results.waits_chart import picture
 from fedstrata.clock.timeline import PARTS
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.partitions import example_counts
 from tests.support.records import rows_of, summary_of
 from tests.support.spanning_runs import disturbed
 from tests.support.tiers import outcome, run_in_process, small
@@ -107,6 +110,19 @@ def test_the_summary_has_the_sums_and_the_hash(run: Path) -> None:
     assert virtual["seconds"] == max(float(row["ready_s"]) for row in rows)
     assert virtual["timeline_sha256"] == hashlib.sha256((run / "timeline.csv").read_bytes()).hexdigest()
     assert virtual["gps"]["compute"] == pytest.approx(sum(float(r["compute_s"]) for r in rows if r["tier"] == "gps"))
+
+
+def test_the_check_knows_on_how_many_examples_devices_train(tmp_path: Path) -> None:
+    method = "method={name: adaptive, clusters: 1, pretrain_epochs: 3}"  # in the first round; later one epoch
+    experiment = small(method, "clock=virtual", "compute={per_example: 1ms}", "training.global_rounds=2")
+    folder = run_in_process(experiment, tmp_path / "run").folder
+    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
+    rows = [row for row in rows_of(folder, "flows.csv") if row["tier"] == "lps"]
+    assert {row["lps_round"] for row in rows} == {"1", "2", "3", "4"}
+    for row in rows:
+        number, index = int(row["lps_round"]) - 1, int(row["child"])
+        assert int(row["examples"]) == counts[index] * (1 if number else 3)
+        assert int(row["examples"]) == trained_in(experiment, counts, number)[index]
 
 
 @pytest.mark.runs

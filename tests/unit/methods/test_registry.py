@@ -1,8 +1,9 @@
 """Methods by name: options are closed and in the digest, own code has its own, and only the registry knows names."""
 
 import inspect
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,19 @@ import yaml
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings, trains_as_set
+from fedstrata.methods import (
+    NAMES,
+    Facts,
+    Method,
+    Outcome,
+    Work,
+    make_method,
+    method_of,
+    method_settings,
+    trained_examples_of,
+)
+from fedstrata.methods.base import says_trained_examples
+from fedstrata.methods.fed_prox import FedProx
 from fedstrata.methods.registry import DEFAULT, REGISTRY, method_class
 from tests.support.every_method import MODELS
 from tests.support.splits import SMALL
@@ -299,7 +312,50 @@ def test_among_the_methods_only_the_registry_knows_names() -> None:
     assert found == {"registry.py"}
 
 
-def test_methods_that_train_on_other_numbers_of_examples_are_known() -> None:
-    # more trainings or gradients of a batch, other epochs in the first round, or a part of the examples
-    others = {"adaptive", "apfl", "ditto", "fedala", "fedfomo", "fedrep", "perfedavg", "pfedme", "scores"}
-    assert {name for name in NAMES if not trains_as_set(method_class(name))} == others
+def trained(name: str, options: Mapping[str, Any], lps_round: int = 1) -> int | None:
+    """The number of examples on which a device with 60 examples trains in a round."""
+    partition = "partition={kind: iid, devices: 3, examples_per_device: 20, public: {examples: 9}}"
+    method = json.dumps({"name": name, **options})
+    experiment = parse_experiment(IID, overrides=[partition, f"method={method}", "training.batch_size=25"])
+    return trained_examples_of(make_method(experiment), 60, lps_round)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("fedavg", {}, 60),
+        ("fedprox", {}, 60),
+        ("ditto", {}, 2 * 60),
+        ("ditto", {"personal_epochs": 3}, 60 + 3 * 60),
+        ("apfl", {}, 2 * 60),
+        ("pfedme", {"personal_steps": 7}, 7 * 60),
+        ("perfedavg", {"variant": "fo"}, 2 * 60),
+        ("perfedavg", {"variant": "hf"}, 4 * 60),
+        ("fedrep", {}, 2 * 60),
+        ("fedrep", {"head_epochs": 5}, 5 * 60 + 60),
+        ("fedfomo", {"validation_share": 0.25}, 45),
+        ("adaptive", {"pretrain_epochs": 4}, 60),
+        ("scores", {"reading": "columns", "beta": "equal"}, None),
+        (f"{__name__}:Own", {}, None),
+    ],
+)
+def test_a_method_says_on_how_many_examples_a_device_trains(
+    name: str, options: Mapping[str, Any], expected: int | None
+) -> None:
+    assert trained(name, options) == expected
+
+
+def test_the_first_round_of_adaptive_has_epochs_of_its_own() -> None:
+    assert trained("adaptive", {"pretrain_epochs": 4}, lps_round=0) == 4 * 60
+
+
+class Own(FedProx):
+    """A method that trains in its own way, and does not say on how many examples."""
+
+    async def local(self, work: Work) -> Outcome:
+        return await super().local(work)
+
+
+def test_only_two_methods_do_not_say_on_how_many_examples_devices_train() -> None:
+    unknown = {"fedala", "scores"}  # depends on whether it is a device's first round, and on its labels
+    assert {name for name in NAMES if not says_trained_examples(method_class(name))} == unknown

@@ -58,8 +58,9 @@ def show_partition(experiment: Experiment, console: Console, out: Path | None) -
 
 
 def numbers(counts: Counts, tests: Iterable[int]) -> dict[str, list[float]]:
-    """Return, by name, a number of each device: of training and test examples, of labels, and the distance between the
-    device's label shares and the shares of all devices together (total variation, from 0 to 1).
+    """Return the columns of a table with a row per device: the numbers of training examples, test examples and labels,
+    and the distance between the device's label shares and the shares of all devices together (total variation, from 0
+    to 1).
     """
     shares = counts / counts.sum(axis=1, keepdims=True)
     together = counts.sum(axis=0) / counts.sum()

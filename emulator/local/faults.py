@@ -83,8 +83,8 @@ class FaultDriver:
         return (await self.proxy(link, address)).address
 
     async def proxy(self, link: Link, address: str | None = None) -> LinkProxy:
-        """Start a proxy on a link, and return the proxy. `address` is the address to which the proxy forwards. If it is
-        not known yet, it is None.
+        """Start a proxy on a link, and return the proxy. The proxy forwards to `address`. Without an address, its
+        `lead_to` sets one later.
         """
         proxy = LinkProxy()
         await proxy.start(address)

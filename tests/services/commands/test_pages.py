@@ -180,6 +180,16 @@ def test_a_baseline_table(tmp_path: Path) -> None:
     assert min(float(row["p_wilcoxon"]) for row in pairs) >= 0.25
 
 
+@pytest.mark.timeout(300)  # six trainings at most
+def test_a_choice_of_a_topology(tmp_path: Path) -> None:
+    follow(DOCS / "tutorial" / "choose-a-topology.md", tmp_path)
+    rows = list(csv.DictReader((tmp_path / "site" / "plan.csv").read_text("utf-8").splitlines()))
+    (chosen,) = [row for row in rows if row["plan"] == "1"]
+    assert (len(rows), chosen["boards"], chosen["links.device-lps.up"]) == (24, "pi5", "int8")
+    within = [row for row in rows if row["trained"] == "1" and float(row["lps_gps_bytes"]) <= 5e6]
+    assert float(chosen["seconds"]) == min(float(row["seconds"]) for row in within)
+
+
 @pytest.mark.timeout(600)  # all of their runs, one after the other
 def test_the_tutorials_one_after_the_other_in_one_folder(tmp_path: Path) -> None:
     for page in ("first-run", "own-data", "own-method", "boards"):

@@ -1,0 +1,49 @@
+"""Define the command `plan`, which chooses a topology."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulator.commands.options import Jobs, Output, with_groups
+
+
+@with_groups
+def plan(
+    *,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A search file, as docs/plan.md describes it.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Write the plan to this folder: a new folder, or this search's, to continue the search."
+        ),
+    ],
+    jobs: Jobs = None,
+    output: Output,
+) -> None:
+    """Choose the cheapest of many experiments that reach a target. Most are predicted, and only some are trained."""
+    from emulator.commands.sweep import print_table
+    from emulator.console.console_tables import make_console
+    from emulator.planner.output import LEAVES_OUT, PAGE, best_table, summary, write_plan
+    from emulator.planner.plan import plan as planned
+    from emulator.runs.progress import print_json
+    from emulator.sweeps.sweep_progress import make_display
+
+    console = make_console()
+    found = planned(file, out, jobs, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
+    write_plan(found, out)
+    rounds = found.state.rounds[found.best.models].number
+    if output.is_json:
+        needs = {name.value: amount for name, amount in found.best.needs(rounds).items()}
+        print_json({
+            "event": "plan", "folder": str(out), "choices": dict(found.best.choices), "global_rounds": rounds,
+            "needs": needs, "candidates": len(found.state.candidates), "trained": len(found.trained),
+        })  # fmt: skip
+        return
+    for line in summary(found):
+        console.print(line, soft_wrap=True, markup=False)
+    is_text = {"", *found.best.choices}
+    print_table(console, lambda name: name not in is_text, "The best candidates", best_table(found))
+    console.print(
+        f"{LEAVES_OUT}\nexperiment  {out / 'experiment.yaml'}\npage        {out / PAGE}", soft_wrap=True, markup=False
+    )

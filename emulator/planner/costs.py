@@ -1,0 +1,77 @@
+"""What a global round costs, predicted without training, and what a finished run has used until a global round."""
+
+from emulator.estimates.asynchronous_times import Timeline, timeline_of
+from emulator.estimates.check import asked_devices, model_size, payloads_of
+from emulator.estimates.check_times import expected_homes, expected_times
+from emulator.planner.resources import Amounts, Resource
+from emulator.results.read_record import RunRecord
+from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
+from fedstrata.datasets import dataset_info
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.record.energy import ENERGY
+from fedstrata.record.timeline import FLOWS
+from fedstrata.v1 import rounds_pb2 as pb
+
+NS = 1e9
+
+
+def costs_of_round(experiment: Experiment) -> Amounts:
+    """Return what a mean global round uses. Raises FedstrataError if the data are not on this machine."""
+    settings = experiment.training.rounds.asynchronous
+    if settings is not None:
+        return _of_timeline(experiment, timeline_of(experiment, settings))
+    payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
+    expected, training = expected_times(experiment, payloads), experiment.training
+    trained = asked_devices(experiment) * training.lps_rounds_per_global_round  # devices in a global round
+    found = {
+        Resource.SECONDS: expected.total_ns / NS / training.global_rounds,
+        Resource.DEVICE_BYTES: trained * (payloads.device_down + payloads.device_up)
+        + asked_devices(experiment) * payloads.answer,
+        Resource.LPS_GPS_BYTES: len(expected_homes(experiment)) * (payloads.lps_down + payloads.lps_up),
+        Resource.JOULES: trained * expected.device_fj / JOULE_FJ,
+    }
+    return _counted(experiment, found)
+
+
+def used_until(record: RunRecord, global_round: int) -> Amounts:
+    """Return what a finished run has used until the end of a global round, as its record says. Raises DataError if a
+    file of the record is missing.
+    """
+    flows = [row for row in FLOWS.read(record.folder / "flows.csv") if (row.global_round or 0) <= global_round]
+    by_tier = {tier: [row for row in flows if row.tier == tier] for tier in ("lps", "gps")}
+    ends = [row.ends_s for row in record.timeline if row.tier == "gps" and row.global_round == global_round]
+    experiment = parse_experiment(record.experiment_yaml)
+    spent = ENERGY.read_if_there(record.folder / "energy.csv")
+    found = {
+        Resource.SECONDS: max(ends),
+        Resource.DEVICE_BYTES: float(sum(row.down_bytes + row.up_bytes + row.answer_bytes for row in by_tier["lps"])),
+        Resource.LPS_GPS_BYTES: float(sum(row.down_bytes + row.up_bytes for row in by_tier["gps"])),
+        Resource.JOULES: sum(
+            row.down_j + row.compute_j + row.up_j for row in spent if 0 < (row.global_round or 0) <= global_round
+        ),
+    }
+    return _counted(experiment, found)
+
+
+def _of_timeline(experiment: Experiment, timeline: Timeline) -> Amounts:
+    """Return the mean over the global rounds of a whole timeline."""
+    count, energy = experiment.training.global_rounds, DeviceEnergy(experiment)
+    of_devices = [flow for rounds in timeline.lps_rounds.values() for times in rounds for flow in times.flows]
+    of_lpss = [flow for times in timeline.global_rounds for flow in times.flows]
+    found = {
+        Resource.SECONDS: timeline.global_rounds[-1].ends_ns / NS,
+        Resource.DEVICE_BYTES: float(_bytes(of_devices)),
+        Resource.LPS_GPS_BYTES: float(_bytes(of_lpss)),
+        Resource.JOULES: sum(energy.of(flow).total for flow in of_devices) / JOULE_FJ,
+    }
+    return _counted(experiment, {name: amount / count for name, amount in found.items()})
+
+
+def _bytes(flows: list[pb.Flow]) -> int:
+    return sum(flow.down_bytes + flow.up_bytes for flow in flows)
+
+
+def _counted(experiment: Experiment, found: dict[Resource, float]) -> Amounts:
+    """Return the amounts without energy, if the experiment does not count energy."""
+    return {name: each for name, each in found.items() if name is not Resource.JOULES or counts_energy(experiment)}

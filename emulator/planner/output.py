@@ -1,0 +1,196 @@
+"""Write a plan: the chosen experiment, a table of all candidates, a figure, and a page."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from emulator.console.units import NO_VALUE, counted
+from emulator.planner.plan import TRAININGS, Plan
+from emulator.planner.resources import Resource
+from emulator.planner.search import Candidate, Rounds
+from emulator.results.report.html_tables import Markup, html, table
+from emulator.results.report.run_page import write_page
+from emulator.results.report.style import COLOURS, MUTED, drawing, inline_svg, save
+from fedstrata.errors import OutputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN = 10
+EXPERIMENT, TABLE, PAGE, FIGURE = "experiment.yaml", "plan.csv", "index.html", "plan"
+LEAVES_OUT = (
+    "Predictions leave out questions before training, headers of messages, measurements by all devices, repeated "
+    "transfers, and processes that share cores. Rounds with ≈ are estimates; the other rounds were trained."
+)
+Table = tuple[list[str], list[list[str]]]  # (header, rows)
+
+
+def write_plan(plan: Plan, out: Path) -> None:
+    """Write experiment.yaml, plan.csv, plan.svg, plan.png and index.html. Raises OutputError if this is impossible."""
+    try:
+        (out / EXPERIMENT).write_text(plan.experiment.to_yaml(), encoding="utf-8")
+        (out / TABLE).write_text(csv_text(plan), encoding="utf-8", newline="")
+        with drawing():
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=size_of(plan), facecolor="white")
+            draw(plan, figure)
+            save(figure, out, FIGURE)
+        write_page(out / PAGE, _page(plan))
+    except OSError as error:
+        raise OutputError(f"cannot write the plan to {out}: {error.strerror}") from None
+
+
+def resources_of(plan: Plan) -> list[Resource]:
+    """Return the resources that all candidates count, with the aim first."""
+    there = [each for each in Resource if all(each in candidate.costs for candidate in plan.state.candidates)]
+    return sorted(there, key=lambda each: each is not plan.state.aim)
+
+
+def summary(plan: Plan) -> list[str]:
+    """Return lines about the search: what varied, what was trained, and what the plan needs."""
+    state, file = plan.state, plan.search.file
+    others = [axis for axis in state.candidates[0].choices if axis not in state.axes]
+    rounds = state.rounds[plan.best.models].number
+    needs = ", ".join(each.said(plan.best.needs(rounds)[each]) for each in resources_of(plan))
+    return [
+        f"{counted(len(state.candidates), 'candidate')}, {counted(len(state.by_models), 'training')} would show all; "
+        f"{counted(len(plan.trained), 'candidate')} trained, {counted(len(file.seeds), 'seed')} each",
+        f"models depend on {', '.join(state.axes) or 'nothing'}; only times on {', '.join(others) or 'nothing'}",
+        f"plan: {plan.best.label}: {counted(round(rounds), 'global round')}, {needs}",
+        *_why(plan),
+    ]
+
+
+def _why(plan: Plan) -> Iterator[str]:
+    """Yield why the second-best candidate is not the plan."""
+    others = [(each, rounds) for each, rounds in plan.state.ranking if each is not plan.best]
+    if others:
+        second, rounds = others[0]
+        aim, best = plan.state.aim, plan.state.rounds[plan.best.models].number
+        theirs, ours = second.costs[aim], plan.best.costs[aim]
+        more = theirs * rounds.number / (ours * best)
+        kind = "" if rounds.is_trained else ", predicted, not trained"
+        yield (
+            f"runner-up: {second.label} needs {aim.label} × {more:.2f}: × {theirs / ours:.2f} in a global round, and "
+            f"× {rounds.number / best:.2f} for the number of rounds{kind}"
+        )
+
+
+def best_table(plan: Plan) -> Table:
+    """Return the ten best candidates: predicted, and for trained ones measured."""
+    resources, aim = resources_of(plan), plan.state.aim
+    head = ["", *plan.best.choices, "rounds", *(each.label for each in resources), f"measured {aim.label}"]
+    return head, [_row(plan, number, *pair) for number, pair in enumerate(_shown(plan), 1)]
+
+
+def _shown(plan: Plan) -> list[tuple[Candidate, Rounds]]:
+    ranking = plan.state.ranking
+    chosen = next(pair for pair in ranking if pair[0] is plan.best)
+    return [chosen, *(pair for pair in ranking if pair is not chosen)][:SHOWN]
+
+
+def _row(plan: Plan, number: int, each: Candidate, rounds: Rounds) -> list[str]:
+    needs, aim = each.needs(rounds.number), plan.state.aim
+    measured = plan.measured.get(each.place)
+    said = f"{rounds.number:.3g}" if rounds.is_trained else f"≈ {rounds.number:.3g}"
+    return [
+        str(number), *each.choices.values(), said, *(name.said(needs[name]) for name in resources_of(plan)),
+        aim.said(measured[aim]) if measured else NO_VALUE,
+    ]  # fmt: skip
+
+
+def csv_text(plan: Plan) -> str:
+    """Return all candidates as CSV, with all digits. The same search gives the same text."""
+    state, resources = plan.state, list(Resource)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    measured = [f"measured_{name.value}" for name in resources]
+    writer.writerow([*plan.best.choices, "rounds", "trained", "plan", *(name.value for name in resources), *measured])
+    for each in state.candidates:
+        rounds, found = state.rounds[each.models], plan.measured.get(each.place, {})
+        needs = each.needs(rounds.number)
+        writer.writerow([
+            *each.choices.values(), repr(rounds.number), int(rounds.is_trained), int(each is plan.best),
+            *(needs.get(name, "") for name in resources), *(found.get(name, "") for name in resources),
+        ])  # fmt: skip
+    return text.getvalue()
+
+
+def size_of(plan: Plan) -> tuple[float, float]:
+    """Return width and height of the figure in inches."""
+    return 4.4 * (len(resources_of(plan)) - 1) + 0.4, 3.8
+
+
+def draw(plan: Plan, figure: "Figure") -> str:
+    """Draw the candidates by the aim and each other resource, and return a description. Filled: trained."""
+    aim, *others = resources_of(plan)
+    ranking = plan.state.ranking
+    for place, other in enumerate(others, 1):
+        axes = figure.add_subplot(1, len(others), place)
+        axes.set(
+            xscale="log", yscale="log", xlabel=_unit(aim), ylabel=_unit(other), title=f"{other.label} by {aim.label}"
+        )
+        for is_trained in (False, True):
+            points = [each.needs(rounds.number) for each, rounds in ranking if rounds.is_trained is is_trained]
+            axes.plot(
+                [each[aim] for each in points], [each[other] for each in points], "o", markersize=4.5, alpha=0.7,
+                color=COLOURS[0] if is_trained else MUTED, fillstyle="full" if is_trained else "none",
+                label="trained" if is_trained else "predicted",
+            )  # fmt: skip
+        front = pareto([(needs[aim], needs[other]) for each, rounds in ranking if (needs := each.needs(rounds.number))])
+        axes.step(*zip(*front, strict=True), where="post", color=COLOURS[2], linewidth=1.2, label="Pareto front")
+        best = plan.best.needs(plan.state.rounds[plan.best.models].number)
+        axes.plot([best[aim]], [best[other]], "*", color=COLOURS[1], markersize=13, label="plan")
+        axes.grid(visible=True)
+        if place == 1:
+            axes.legend()
+    figure.subplots_adjust(left=0.62 / size_of(plan)[0], right=0.97, bottom=0.14, top=0.9, wspace=0.3)
+    return f"{len(ranking)} candidates; the plan is {plan.best.label}"
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other point beats in both coordinates, by rising x."""
+    found: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
+
+
+def _unit(resource: Resource) -> str:
+    unit = {Resource.SECONDS: "s", Resource.JOULES: "J"}.get(resource, "B")
+    return f"{resource.label}, {unit}"
+
+
+def _page(plan: Plan) -> str:
+    """Return the plan's page as HTML."""
+    here = files("emulator.results.report")
+    template = Template(here.joinpath("plan.html").read_text(encoding="utf-8"))
+    head, rows = best_table(plan)
+    reports = {
+        each.place: quote(f"{TRAININGS}/{plan.run_of(each).path.as_posix()}/report.html") for each in plan.trained
+    }
+    shown = [
+        [Markup(f'<a href="{reports[each.place]}">{row[0]}</a>') if each.place in reports else row[0], *row[1:]]
+        for (each, _), row in zip(_shown(plan), rows, strict=True)
+    ]
+    numeric = "1" + "." * len(plan.best.choices) + "1" * (len(head) - 1 - len(plan.best.choices))
+    title = "What candidates need until the target"
+    return template.substitute(
+        style=here.joinpath("style.css").read_text(encoding="utf-8"),
+        name=html(plan.search.sweep.name),
+        said=Markup("".join(f"<p>{html(line)}</p>" for line in summary(plan))),
+        figure=Markup(
+            f"<figure>{inline_svg('plan', title, size_of(plan), lambda figure: draw(plan, figure))}</figure>"
+        ),
+        table=table("The ten best candidates. A number links to the report of a training", head, shown, numeric),
+        leaves_out=html(LEAVES_OUT),
+        experiment=html(plan.experiment.to_yaml()),
+        text=html(plan.search.text),
+    )

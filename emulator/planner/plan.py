@@ -1,0 +1,162 @@
+"""Do a search: predict all candidates, train some of them as runs of a sweep, and find the plan."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from emulator.planner.costs import costs_of_round, used_until
+from emulator.planner.learning import models_digest
+from emulator.planner.resources import Amounts
+from emulator.planner.search import Candidate, SearchState
+from emulator.planner.search_file import Search, load_search
+from emulator.results.best_round import best_round, measured_rounds
+from emulator.results.read_record import RunRecord
+from emulator.sweeps.check_runs import check_runs
+from emulator.sweeps.file import Place, Sweep, SweepRun
+from emulator.sweeps.store import SharedFolder
+from emulator.sweeps.sweep import SweepRequest, sweep, written_results
+from emulator.sweeps.sweep_progress import SweepDisplay
+from fedstrata.errors import ExperimentError, RunStoppedError
+from fedstrata.experiment import Experiment
+
+TRAININGS = "trainings"  # the folder of the trained candidates, which is a sweep's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Hold the outcome of a search."""
+
+    search: Search
+    state: SearchState
+    best: Candidate
+    trained: Sequence[Candidate]  # in the order of training
+    measured: Mapping[Place, Amounts]  # what trained candidates used until the target, if all their runs reached it
+
+    def run_of(self, candidate: Candidate) -> SweepRun:
+        """Return a candidate's run with the first seed."""
+        return next(run for run in self.search.sweep.runs if run.place == candidate.place)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The chosen experiment, with the first seed."""
+        return self.run_of(self.best).experiment
+
+
+def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan:
+    """Search as a file says, and return the plan. Trainings are kept in `out`, and the same call continues them.
+
+    Raises:
+        FedstrataError: a value is not allowed, no candidate keeps the limits, a training failed, or no training reached
+            the target.
+    """
+    search = load_search(path)
+    state = _state_of(search, path)
+    _check_limits(state, path)
+    trained: list[Candidate] = []
+    records: dict[Place, list[RunRecord]] = {}
+    while wanted := state.next(search.file.trainings - len(trained)):
+        records |= _trained(search, wanted, out, jobs, display)
+        trained += wanted
+        reached = {each.models: _rounds_of(records[each.place], search.file.target) for each in wanted}
+        state = replace(state, trained={**state.trained, **reached})
+    part = _part(search, trained)
+    written_results(part, out / TRAININGS, part.runs)
+    if state.best is None:
+        raise ExperimentError(_unreached(state, records, search.file.target))
+    used = {each.place: _used(records[each.place], search.file.target) for each in trained}
+    measured = {place: amounts for place, amounts in used.items() if amounts is not None}
+    return Plan(search=search, state=state, best=state.best, trained=trained, measured=measured)
+
+
+def _trained(
+    search: Search, wanted: Sequence[Candidate], out: Path, jobs: int | None, display: SweepDisplay
+) -> dict[Place, list[RunRecord]]:
+    """Do the runs of some candidates, and return their records. Raises RunStoppedError if one fails."""
+    part = _part(search, wanted)
+    outcome = sweep(SweepRequest(sweep=part, store=SharedFolder(out / TRAININGS), jobs=jobs), display)
+    if outcome.failure is not None:
+        raise RunStoppedError(f"a training failed: {outcome.failure}")
+    records = outcome.results.records
+    return {each.place: [records[each.place, seed] for seed in search.file.seeds] for each in wanted}
+
+
+def _part(search: Search, candidates: Sequence[Candidate]) -> Sweep:
+    places = {each.place for each in candidates}
+    return search.sweep.only(run for run in search.sweep.runs if run.place in places)
+
+
+def _state_of(search: Search, path: Path) -> SearchState:
+    """Return the state before the first training. Raises FedstrataError if a candidate is not possible."""
+    first = [run for run in search.sweep.runs if run.seed == search.file.seeds[0]]
+    check_runs(first)
+    candidates = [
+        Candidate(place=run.place, models=models_digest(run.experiment), costs=costs_of_round(run.experiment))
+        for run in first
+    ]
+    for each in candidates:
+        if lacking := [name for name in (search.file.aim, *search.file.limits.given) if name not in each.costs]:
+            raise ExperimentError(f"{path}: {each.label} counts no {lacking[0].value}; add the section energy")
+    return SearchState(
+        candidates=candidates,
+        aim=search.file.aim,
+        limits=search.file.limits.given,
+        most_rounds=first[0].experiment.training.global_rounds,
+    )
+
+
+def _check_limits(state: SearchState, path: Path) -> None:
+    """Raise ExperimentError if no candidate keeps all limits for one global round. The message names a limit."""
+    if any(state.keeps_limits(each, 1.0) for each in state.candidates):
+        return
+    for name, most in state.limits.items():
+        least = min(each.costs[name] for each in state.candidates)
+        if least > most:
+            raise ExperimentError(
+                f"{path}: limits.{name.value} is {name.said(most)}, but one global round needs at least "
+                f"{name.said(least)}; raise the limit"
+            )
+    raise ExperimentError(f"{path}: no candidate keeps all limits for one global round; raise one of them")
+
+
+def _rounds_of(records: Sequence[RunRecord], target: float) -> float:
+    """Return the mean global rounds until the target. If a run does not reach the target, return infinity."""
+    return fmean(reached_at(record, target) or math.inf for record in records)
+
+
+def reached_at(record: RunRecord, target: float) -> int | None:
+    """Return the first global round after which all devices together measured the target. Return None if the run missed
+    it.
+    """
+    sign = 1 if record.headline.higher_is_better else -1
+    return next((number for number, value in measured_rounds(record).items() if sign * (value - target) >= 0), None)
+
+
+def _used(records: Sequence[RunRecord], target: float) -> Amounts | None:
+    """Return the mean of what some runs used until the target. If one missed the target, return None."""
+    reached = [(record, number) for record in records if (number := reached_at(record, target)) is not None]
+    if len(reached) < len(records):
+        return None
+    used = [used_until(record, number) for record, number in reached]
+    return {name: fmean(each[name] for each in used) for name in used[0]}
+
+
+def _unreached(state: SearchState, records: Mapping[Place, Sequence[RunRecord]], target: float) -> str:
+    """Return why there is no plan: no training reached the target, or none within the limits."""
+    reached = [each for each in state.candidates if math.isfinite(state.trained.get(each.models, math.inf))]
+    if reached:
+        least = min(reached, key=lambda each: state.trained[each.models] * each.costs[state.aim])
+        needs = least.needs(state.trained[least.models])
+        beyond = next(name for name, most in state.limits.items() if needs[name] > most)
+        return (
+            f"no plan keeps the limits: {least.label} reaches the target with {beyond.said(needs[beyond])}, but "
+            f"limits.{beyond.value} is {beyond.said(state.limits[beyond])}; raise the limit, or lower the target"
+        )
+    runs = [record for of_place in records.values() for record in of_place]
+    best = [rounds[best_round(run, rounds)] for run in runs if (rounds := measured_rounds(run))]
+    closest = max(best) if runs[0].headline.higher_is_better else min(best)
+    return (
+        f"none of {len(records)} trainings reached the target {target:g} in {state.most_rounds} global rounds; "
+        f"the best value is {closest:.4g}; change the target, or raise training.global_rounds"
+    )

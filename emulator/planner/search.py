@@ -1,0 +1,184 @@
+"""Choose which candidates to train, and which one is the plan. Nothing here trains, reads or writes.
+
+Candidates that train the same models need one training. From the trainings so far, the rounds until the target are
+predicted for the others: log(rounds) is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). Next is
+trained what may be cheapest, two standard deviations below its prediction.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.planner.learning import Choices, learning_axes
+from emulator.planner.resources import Amounts, Resource
+from emulator.sweeps.file import Place
+
+BATCH = 4  # trainings between two predictions; the same on every machine, so that every machine finds the same plan
+Floats = NDArray[np.float64]
+UNREACHED = 2.0  # a training that misses the target counts with this many times its rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Describe a candidate: its place in the sweep of all candidates, the digest of what changes its models, and what a
+    global round uses.
+    """
+
+    place: Place
+    models: str
+    costs: Amounts
+
+    @property
+    def choices(self) -> Choices:
+        """The choice on each axis."""
+        return dict(self.place.setting)
+
+    @property
+    def label(self) -> str:
+        """The choices as text."""
+        return ", ".join(self.place.choices)
+
+    def needs(self, rounds: float) -> Amounts:
+        """Return what this number of global rounds uses."""
+        return {name: rounds * cost for name, cost in self.costs.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """Hold the global rounds until the target: trained, or predicted with the standard deviation of their logarithm."""
+
+    number: float  # infinite: a training did not reach the target
+    deviation: float = 0.0
+    is_trained: bool = True
+
+    @property
+    def least(self) -> float:
+        """The rounds two standard deviations below the prediction."""
+        return max(1.0, self.number * math.exp(-2 * self.deviation))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchState:
+    """Hold the candidates, and what trainings have shown so far.
+
+    `trained` maps `Candidate.models` to the mean global rounds until the target. They are infinite if a training
+    missed the target.
+    """
+
+    candidates: Sequence[Candidate]
+    aim: Resource
+    limits: Mapping[Resource, float]
+    most_rounds: int  # global rounds of a training
+    trained: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def by_models(self) -> dict[str, list[Candidate]]:
+        """The candidates that train the same models, the cheapest first."""
+        found: dict[str, list[Candidate]] = {}
+        for each in sorted(self.candidates, key=lambda each: each.costs[self.aim]):
+            found.setdefault(each.models, []).append(each)
+        return found
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that change models."""
+        return learning_axes([(each.choices, each.models) for each in self.candidates])
+
+    @cached_property
+    def rounds(self) -> dict[str, Rounds]:
+        """The rounds of all models, trained or predicted. Without a training there are none."""
+        found = {name: Rounds(number=rounds) for name, rounds in self.trained.items()}
+        names, waiting = list(found), [name for name in self.by_models if name not in found]
+        if not names or not waiting:
+            return found
+        inputs = self._inputs([*names, *waiting])
+        logs = [math.log(min(self.trained[name], UNREACHED * self.most_rounds)) for name in names]
+        means, deviations = _predicted(inputs[: len(names)], np.array(logs), inputs[len(names) :])
+        for name, mean, deviation in zip(waiting, means.tolist(), deviations.tolist(), strict=True):
+            found[name] = Rounds(number=max(1.0, math.exp(mean)), deviation=deviation, is_trained=False)
+        return found
+
+    def _inputs(self, names: Sequence[str]) -> Floats:
+        """Return a row per model, with a 1 for each choice on an axis that changes models."""
+        firsts = [self.by_models[name][0].choices for name in names]
+        pairs = list(dict.fromkeys((axis, choices[axis]) for axis in self.axes for choices in firsts))
+        return np.array([[float(choices[axis] == choice) for axis, choice in pairs] for choices in firsts])
+
+    def next(self, most: int) -> list[Candidate]:
+        """Return the candidates to train now, at most `most` and `BATCH`. Return none if no other can be the plan.
+
+        At first every choice is trained once. Then those come that may be cheapest.
+        """
+        count, best = min(most, BATCH), self.best
+        if unseen := self._unseen(count):
+            return unseen
+        limit = best.costs[self.aim] * self.rounds[best.models].number if best is not None else math.inf
+        may_win = [
+            (each.costs[self.aim] * rounds.least, number, each)
+            for number, (name, rounds) in enumerate(self.rounds.items())
+            if not rounds.is_trained and (each := self._cheapest(name, rounds.least)) is not None
+        ]
+        return [each for costs, _, each in sorted(may_win, key=lambda way: way[:2])[:count] if costs < limit]
+
+    def _unseen(self, count: int) -> list[Candidate]:
+        """Return candidates with choices that no training has had, the most of them first."""
+        seen = {pair for name in self.trained for pair in self._pairs(name)}
+        waiting, found = [name for name in self.by_models if name not in self.trained], list[Candidate]()
+        while waiting and len(found) < count:
+            name = max(waiting, key=lambda name: len(self._pairs(name) - seen))
+            if self._pairs(name) <= seen and (self.trained or found):
+                break
+            waiting.remove(name)
+            seen |= self._pairs(name)
+            if (cheapest := self._cheapest(name, 1.0)) is not None:
+                found.append(cheapest)
+        return found
+
+    def _pairs(self, name: str) -> set[tuple[str, str]]:
+        choices = self.by_models[name][0].choices
+        return {(axis, choices[axis]) for axis in self.axes}
+
+    def _cheapest(self, name: str, rounds: float) -> Candidate | None:
+        """Return the cheapest candidate with these models that keeps the limits. If none does, return None."""
+        return next((each for each in self.by_models[name] if self.keeps_limits(each, rounds)), None)
+
+    def keeps_limits(self, candidate: Candidate, rounds: float) -> bool:
+        """Return whether a candidate keeps all limits with this number of global rounds."""
+        needs = candidate.needs(rounds)
+        return all(needs[name] <= most for name, most in self.limits.items())
+
+    @property
+    def ranking(self) -> list[tuple[Candidate, Rounds]]:
+        """All candidates that can reach the target within the limits, the cheapest first. Of two that need the same of
+        the aim, the one that needs less of the other resources is first.
+        """
+        found = [
+            (each, rounds)
+            for each in self.candidates
+            if (rounds := self.rounds.get(each.models)) is not None
+            and math.isfinite(rounds.number)
+            and self.keeps_limits(each, rounds.number)
+        ]
+        return sorted(found, key=lambda pair: self._order(pair[0].needs(pair[1].number)))
+
+    def _order(self, needs: Amounts) -> tuple[float, ...]:
+        return (needs[self.aim], *needs.values())
+
+    @property
+    def best(self) -> Candidate | None:
+        """The cheapest candidate with models that were trained. None if no training reached the target in the
+        limits.
+        """
+        return next((each for each, rounds in self.ranking if rounds.is_trained), None)
+
+
+def _predicted(known: Floats, logs: Floats, inputs: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of the logarithm of rounds for each row of `inputs`."""
+    from sklearn.linear_model import BayesianRidge
+
+    means, deviations = BayesianRidge().fit(known, logs).predict(inputs, return_std=True)
+    return means, deviations

@@ -1,0 +1,140 @@
+"""`fedstrata plan` with real trainings: what it predicts is what runs measure, and a killed search goes on."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from emulator.commands import main as cli
+from fedstrata.experiment_file import load_experiment
+from tests.support.programs import Program
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="a killed search leaves processes that end by Linux means"
+)
+
+SEARCH: dict[str, Any] = {
+    "base": {
+        "name": "site",
+        "partition": {"kind": "iid", "devices": 6, "examples_per_device": 40},
+        "model": {"name": "mlp", "hidden": [32]},
+        "method": "fedavg",
+        "clock": "virtual",
+        "topology": {"lps": 2},
+        "links": {
+            "device-lps": {"up_rate": "1Mbit/s", "down_rate": "1Mbit/s", "latency": "20ms"},
+            "lps-gps": {"up_rate": "4Mbit/s", "down_rate": "4Mbit/s", "latency": "5ms"},
+        },
+        "compute": {"per_example": "1ms"},
+        "energy": {"radio": "lte", "compute": "4W"},
+        "training": {"global_rounds": 5, "local_epochs": 2, "optimiser": {"learning_rate": 0.2}},
+    },
+    "seeds": [3],
+    "vary": {
+        "training.lps_rounds_per_global_round": [1, 3],
+        "site": {"slow": {"compute.per_example": "9ms"}, "fast": {}},
+    },
+    "aim": "seconds",
+    "target": 0.3,
+    "trainings": 4,
+}
+KEPT = ("plan.csv", "plan.svg", "index.html", "experiment.yaml")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "site.yaml"
+    path.write_text(yaml.safe_dump(SEARCH, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(file: Path) -> Path:
+    assert cli.execute(["plan", str(file), "--out", str(file.parent / "done"), "--quiet"]) == 0
+    return file.parent / "done"
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "plan.csv").open(encoding="utf-8", newline="") as text:
+        return list(csv.DictReader(text))
+
+
+@pytest.mark.runs
+def test_predictions_of_a_trained_candidate_are_what_its_run_measured(done: Path) -> None:
+    found = rows(done)
+    assert [(row["training.lps_rounds_per_global_round"], row["site"]) for row in found] == [
+        ("1", "slow"), ("1", "fast"), ("3", "slow"), ("3", "fast"),
+    ]  # fmt: skip
+    measured = [row for row in found if row["measured_seconds"]]
+    assert {row["site"] for row in measured} == {"fast"}
+    for row in measured:
+        for name in ("seconds", "device_bytes", "lps_gps_bytes", "joules"):
+            assert float(row[f"measured_{name}"]) == pytest.approx(float(row[name]), rel=0.04), name  # headers
+
+
+@pytest.mark.runs
+def test_the_plan_is_the_cheapest_candidate_and_its_experiment_runs(done: Path) -> None:
+    (chosen,) = [row for row in rows(done) if row["plan"] == "1"]
+    assert float(chosen["seconds"]) == min(float(row["seconds"]) for row in rows(done) if row["trained"] == "1")
+    experiment = load_experiment(done / "experiment.yaml")
+    assert str(experiment.training.lps_rounds_per_global_round) == chosen["training.lps_rounds_per_global_round"]
+    record = next((done / "trainings").glob(f"runs/base/*={experiment.training.lps_rounds_per_global_round},*/seed-3"))
+    assert json.loads((record / "summary.json").read_text())["run_id"] == experiment.run_id
+    page = (done / "index.html").read_text(encoding="utf-8")
+    assert (
+        f"trainings/{record.relative_to(done / 'trainings').as_posix().replace('=', '%3D').replace(',', '%2C')}" in page
+    )
+
+
+@pytest.mark.runs
+def test_the_same_call_trains_nothing_again_and_writes_the_same_bytes(file: Path, done: Path) -> None:
+    before = {name: (done / name).read_bytes() for name in KEPT}
+    trained = {path: path.stat().st_mtime_ns for path in done.glob("trainings/runs/*/*/*/summary.json")}
+    assert len(trained) == 2
+    assert cli.execute(["plan", str(file), "--out", str(done), "--quiet"]) == 0
+    assert {name: (done / name).read_bytes() for name in KEPT} == before
+    assert {path: path.stat().st_mtime_ns for path in trained} == trained
+
+
+@pytest.mark.runs
+def test_a_killed_search_goes_on_to_the_same_plan(file: Path, done: Path) -> None:
+    out = file.parent / "killed"
+    with Program(
+        "emulator", "plan", str(file), "--out", str(out), "--jobs", "1", "--json", log=out.with_suffix(".log")
+    ) as killed:
+        first = next(killed.lines())
+        killed.process.kill()
+        killed.end()
+    assert first["event"] == "run"
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("trainings/runs/*/*/*/summary.json")}
+    assert len(kept) == 1
+    assert cli.execute(["plan", str(file), "--out", str(out), "--quiet"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert [(out / name).read_bytes() for name in KEPT] == [(done / name).read_bytes() for name in KEPT]
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"target": 0.999}, "none of 2 trainings reached the target 0.999 in 5 global rounds; the best value is 0."),
+        ({"limits": {"joules": 1e-6}}, "limits.joules is 0.00\xa0mJ, but one global round needs at least"),
+    ],
+)
+def test_a_target_or_a_limit_that_nothing_meets_is_one_line(
+    file: Path, done: Path, changes: dict[str, Any], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = file.with_name(f"{next(iter(changes))}.yaml")
+    other.write_text(yaml.safe_dump({**SEARCH, **changes}, sort_keys=False), encoding="utf-8")
+    kept = {path: path.stat().st_mtime_ns for path in done.rglob("summary.json")}
+    capfd.readouterr()
+    assert cli.execute(["plan", str(other), "--out", str(done), "--quiet"]) != 0
+    told = capfd.readouterr().err
+    assert told.startswith("error: ")
+    assert said in told
+    assert told.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept

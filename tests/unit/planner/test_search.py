@@ -1,0 +1,137 @@
+"""The choice of trainings and of the plan, on costs and rounds that are made up here."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from emulator.planner.learning import learning_axes
+from emulator.planner.output import pareto
+from emulator.planner.resources import Resource
+from emulator.planner.search import BATCH, Candidate, SearchState
+from emulator.sweeps.file import Place
+
+AXES = {"lps": (1, 2, 4, 8, 16), "steps": (1, 2, 4, 8, 10), "share": (0.25, 0.5, 0.75, 1.0), "link": ("lte", "wifi")}
+
+
+def candidates(seconds: Callable[[Mapping[str, object]], float]) -> list[Candidate]:
+    """Return a candidate for each combination. Only the link changes no models."""
+    found = []
+    for values in product(*AXES.values()):
+        choices = dict(zip(AXES, values, strict=True))
+        place = Place(cell="base", setting=tuple((axis, str(value)) for axis, value in choices.items()))
+        models = str([choices[axis] for axis in ("lps", "steps", "share")])
+        costs = {Resource.SECONDS: seconds(choices), Resource.DEVICE_BYTES: 1000.0 * float(str(choices["share"]))}
+        found.append(Candidate(place=place, models=models, costs=costs))
+    return found
+
+
+def seconds_of(choices: Mapping[str, object]) -> float:
+    return (1 + float(str(choices["steps"]))) * {"lte": 3.0, "wifi": 1.0}[str(choices["link"])]
+
+
+def rounds_of(each: Candidate, noise: float, seed: int) -> float:
+    """Return the true rounds of a candidate: a product over axes, and noise that depends on its models."""
+    lps, steps, share = (float(each.choices[axis]) for axis in ("lps", "steps", "share"))
+    drawn = np.random.default_rng([seed, *map(ord, each.models)]).normal()
+    return max(1.0, round(80 * lps**0.1 * steps**-0.6 * share**-0.4 * math.exp(noise * drawn)))
+
+
+def state(limits: Mapping[Resource, float] | None = None) -> SearchState:
+    return SearchState(candidates=candidates(seconds_of), aim=Resource.SECONDS, limits=limits or {}, most_rounds=400)
+
+
+def searched(start: SearchState, trainings: int, noise: float, seed: int) -> SearchState:
+    now, count = start, 0
+    while wanted := now.next(trainings - count):
+        assert len(wanted) <= BATCH
+        assert not {each.models for each in wanted} & set(now.trained)
+        count += len(wanted)
+        now = replace(now, trained={**now.trained, **{each.models: rounds_of(each, noise, seed) for each in wanted}})
+    return now
+
+
+def test_an_axis_changes_models_if_two_candidates_that_differ_only_there_train_others() -> None:
+    found = [({"a": a, "b": b, "c": c}, f"{a}{b if a == '1' else ''}") for a, b, c in product("12", "xy", "pq")]
+    assert learning_axes(found) == ("a", "b")
+
+
+def test_the_first_trainings_have_every_choice() -> None:
+    first = state().next(20)
+    second = replace(state(), trained={each.models: 50.0 for each in first}).next(20)
+    seen = {pair for each in (*first, *second) for pair in each.choices.items() if pair[0] != "link"}
+    assert seen == {(axis, str(value)) for axis, values in AXES.items() for value in values if axis != "link"}
+    assert {each.choices["link"] for each in first} == {"wifi"}  # it changes only times, and this one is faster
+
+
+def test_candidates_that_differ_only_in_times_share_a_training() -> None:
+    start = state()
+    assert len(start.by_models) == 100
+    assert all([each.choices["link"] for each in alike] == ["wifi", "lte"] for alike in start.by_models.values())
+    (first, *_) = start.next(1)
+    after = replace(start, trained={first.models: 12.0})
+    assert after.best is first
+    slow = next(each for each in start.by_models[first.models] if each.choices["link"] == "lte")
+    assert after.rounds[slow.models].number == 12.0
+    assert slow.needs(12.0)[Resource.SECONDS] == pytest.approx(3 * first.needs(12.0)[Resource.SECONDS])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_twenty_trainings_find_a_plan_that_is_nearly_the_best_of_two_hundred(seed: int) -> None:
+    now = searched(state(), 20, noise=0.03, seed=seed)
+    assert len(now.trained) <= 20
+    true = {each.place: each.costs[Resource.SECONDS] * rounds_of(each, 0.03, seed) for each in now.candidates}
+    assert now.best is not None
+    assert true[now.best.place] <= 1.05 * min(true.values())
+
+
+def test_without_noise_the_rounds_of_untrained_candidates_are_predicted() -> None:
+    now = searched(state(), 20, noise=0.0, seed=0)
+    errors = [abs(math.log(now.rounds[each.models].number / rounds_of(each, 0.0, 0))) for each in now.candidates]
+    assert np.median(errors) < 0.05
+
+
+def test_the_search_ends_when_no_other_candidate_can_win() -> None:
+    now = searched(state(), 1000, noise=0.0, seed=0)
+    assert len(now.trained) < len(now.by_models) / 2
+
+
+def test_a_training_that_misses_the_target_is_no_plan_and_predicts_many_rounds() -> None:
+    start = state()
+    first = start.next(4)
+    after = replace(start, trained={each.models: math.inf for each in first})
+    assert after.best is None
+    assert all(not math.isfinite(after.rounds[each.models].number) for each in first)
+    others = [rounds.number for name, rounds in after.rounds.items() if name not in after.trained]
+    assert min(others) > start.most_rounds
+    assert after.next(4)  # it goes on
+
+
+def test_the_plan_keeps_limits_although_others_are_cheaper() -> None:
+    free = searched(state(), 20, noise=0.0, seed=0).best
+    assert free is not None
+    most = 0.8 * free.needs(rounds_of(free, 0.0, 0))[Resource.DEVICE_BYTES]
+    now = searched(state({Resource.DEVICE_BYTES: most}), 20, noise=0.0, seed=0)
+    assert now.best is not None
+    needs = now.best.needs(rounds_of(now.best, 0.0, 0))
+    assert needs[Resource.DEVICE_BYTES] <= most
+    assert needs[Resource.SECONDS] > free.needs(rounds_of(free, 0.0, 0))[Resource.SECONDS]
+    assert not state({Resource.DEVICE_BYTES: 1.0}).next(4)
+
+
+def test_of_equal_candidates_the_one_that_needs_less_of_the_rest_is_first() -> None:
+    places = [Place(cell="base", setting=(("lps", name),)) for name in ("8", "1")]
+    both = [
+        Candidate(place=place, models="same", costs={Resource.SECONDS: 2.0, Resource.LPS_GPS_BYTES: amount})
+        for place, amount in zip(places, (80.0, 10.0), strict=True)
+    ]
+    now = SearchState(candidates=both, aim=Resource.SECONDS, limits={}, most_rounds=9, trained={"same": 3.0})
+    assert now.best is both[1]
+    assert [each.label for each, _ in now.ranking] == ["lps=1", "lps=8"]
+
+
+def test_the_pareto_front_has_the_points_that_no_other_beats() -> None:
+    assert pareto([(3, 1), (1, 5), (2, 5), (2, 3), (4, 1), (1, 6)]) == [(1, 5), (2, 3), (3, 1)]

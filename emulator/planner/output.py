@@ -75,11 +75,14 @@ def _why(plan: Plan) -> Iterator[str]:
         aim, best = plan.state.aim, plan.state.rounds[plan.best.models].number
         theirs, ours = second.costs[aim], plan.best.costs[aim]
         more = theirs * rounds.number / (ours * best)
-        kind = "" if rounds.is_trained else ", predicted, not trained"
-        yield (
-            f"runner-up: {second.label} needs {aim.label} × {more:.2f}: × {theirs / ours:.2f} in a global round, and "
-            f"× {rounds.number / best:.2f} for the number of rounds{kind}"
-        )
+        said = f"{second.label} needs {aim.label} × {more:.2f}"
+        of = f"× {theirs / ours:.2f} in a global round, and × {rounds.number / best:.2f} for the number of rounds"
+        if rounds.is_trained:
+            yield f"runner-up: {said}: {of}"
+        elif more < 1:
+            yield f"not trained: {said}, by an estimate: {of}; more trainings would show it"
+        else:
+            yield f"runner-up: {said}, by an estimate: {of}"
 
 
 def best_table(plan: Plan) -> Table:

@@ -40,6 +40,7 @@ SECTIONS = {
         "schedules",
         "real-broadcasts",
         "calibration",
+        "planner",
         "spans",
     ),
     "Security and privacy": (

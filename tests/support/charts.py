@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fedstrata"
 VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
 EXPERIMENTS = sorted(
-    path for path in (ROOT / "experiments").rglob("*.yaml") if not {"sweeps", "published"} & {*path.parts}
+    path for path in (ROOT / "experiments").rglob("*.yaml") if not {"sweeps", "searches", "published"} & {*path.parts}
 )
 OLDEST, NEWEST = "v1.20.2", "v1.37.0"
 

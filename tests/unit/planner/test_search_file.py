@@ -13,6 +13,7 @@ from emulator.planner.search_file import load_search
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import checked, overridden, override_of
+from tests.support.programs import REPOSITORY
 
 BASE: dict[str, Any] = {
     "name": "site",
@@ -114,3 +115,9 @@ def test_energy_is_counted_if_the_experiment_has_it() -> None:
     """Each device computes 20 ms in each of 2 LPS rounds at 4 W; without a radio transfers use no energy."""
     costs = costs_of_round(experiment(energy={"compute": "4W"}))
     assert costs[Resource.JOULES] == pytest.approx(6 * 2 * 0.020 * 4)
+
+
+def test_the_shipped_search_has_two_hundred_candidates() -> None:
+    search = load_search(REPOSITORY / "experiments" / "searches" / "forty_devices.yaml")
+    assert len(search.sweep.places) == 200
+    assert {run.experiment.device_count for run in search.sweep.runs} == {40}

@@ -89,12 +89,20 @@ def test_a_gpu_is_asked_for_beside_what_devices_have_in_any_case() -> None:
     assert spec["containers"][0]["image"].endswith("/device:0.2.0-cuda")
 
 
-def test_null_takes_a_gpu_out_of_an_example() -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "left"),
+    [("limits", "nvidia.com/gpu", None), ("requests", "cpu", None), ("requests", "memory", "420Mi")],
+)
+def test_null_removes_a_resource_and_memory_then_comes_from_the_size_of_the_pod(
+    kind: str, name: str, left: str | None
+) -> None:
+    """A pod has 420 MiB and nothing for each device. Twice as much is less than 1 GiB, so the limit is 1 GiB."""
     values = values_for(FOLDER / "gpu.yaml")
-    values["device"]["resources"]["limits"]["nvidia.com/gpu"] = None
-    limits = device_pod(render(values))["containers"][0]["resources"]["limits"]
-    assert "nvidia.com/gpu" not in limits
-    assert "memory" in limits
+    values["device"]["memoryMi"] = {"pod": 420, "device": 0}
+    values["device"].setdefault("resources", {}).setdefault(kind, {})[name] = None
+    resources = device_pod(render(values))["containers"][0]["resources"]
+    assert resources[kind].get(name) == left
+    assert resources["limits"]["memory"] == "1024Mi"
 
 
 def test_argo_cd_leaves_the_number_of_lpss_to_the_gps_and_renders_its_own_values() -> None:

@@ -41,8 +41,8 @@ readinessProbe:
   failureThreshold: 3
 {{- end }}
 
-{{/* A tier's resources: as given, without those that are null; where requests say nothing of memory, as much as memoryMi makes of the pod, and where
-     limits say nothing either, twice that, and no less than 1 GiB. */}}
+{{/* A tier's resources: as given, without those that are null. If requests have no memory, they get the memory that
+     memoryMi gives the pod. If limits have no memory either, they get twice as much, at least 1 GiB. */}}
 {{- define "fedstrata.resources" -}}
 {{- $tier := index .root.Values .component -}}
 {{- $resources := deepCopy ($tier.resources | default dict) -}}

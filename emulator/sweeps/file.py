@@ -156,8 +156,9 @@ class Sweep:
     tuned: Tuned | None = None  # None: nothing was tuned
 
     def only(self, runs: Iterable[SweepRun]) -> "Sweep":
-        """Return the part of the sweep with these runs. If no run belongs to the baseline's
-        cell, the part has no baseline."""
+        """Return the part of the sweep with these runs. If no run belongs to the baseline's cell, the part has no
+        baseline.
+        """
         runs = tuple(runs)
         places, seeds = {run.place for run in runs}, {run.seed for run in runs}
         return replace(

@@ -47,7 +47,7 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
     if first["type"] in {"missing", "value_error", "union_tag_invalid"}:
         shown = ""
     if first["input"] is None and first["type"] in OF_MAPPINGS:
-        shown += "; give {} for its defaults"
+        shown += f"; {_instead_of_null(first['loc'], schema)}"
     rest = len({other for other, _ in faults} - {key})
     return f"{key}{said}{shown}".removeprefix(": ") + (f"; and {rest} more" if rest else "")
 
@@ -154,6 +154,17 @@ def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | 
 
 def _resolved(node: Schema, schema: Schema) -> Schema:
     return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
+def _instead_of_null(place: tuple[int | str, ...], schema: Schema) -> str:
+    """Return what to write in place of null for a section. The hint depends on which keys have defaults."""
+    node, is_required = schema, False
+    for part in place:
+        is_required = part in node.get("required", ())
+        node = _resolved(node.get("properties", NONE).get(part, NONE), schema)
+    if node.get("properties") and not node.get("required"):
+        return "give {} for its defaults"
+    return "give its keys" if is_required else "remove it or give its keys"
 
 
 def _key_of(place: tuple[int | str, ...], section: str) -> str:

@@ -101,6 +101,14 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
             "links=null",
             "links: must be a mapping of keys to values, such as {name: ...}, not null; give {} for its defaults",
         ),
+        (
+            "faults=[null]",
+            "faults.0: must be a mapping of keys to values, such as {name: ...}, not null; remove it or give its keys",
+        ),
+        (
+            "partition=null",
+            "partition: must be a mapping of keys to values, such as {name: ...}, not null; give its keys",
+        ),
         ("model=mlp", "model: must be a mapping of keys to values, such as {name: ...}, not 'mlp'"),
         ("training.optimiser.lr=1", "did you mean training.optimiser.learning_rate? "),
         ("training.clients=3", "training.clients: unknown key; did you mean partition.tasks.N.devices"),

@@ -11,7 +11,9 @@ from emulator.commands.options import Jobs, Output, with_groups
 @with_groups
 def plan(
     *,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A search file, as docs/plan.md describes it.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A search file, as docs/tutorial/choose-a-topology.md describes it.")
+    ],
     out: Annotated[
         Path,
         typer.Option(

@@ -35,20 +35,27 @@ def costs_of_round(experiment: Experiment) -> Amounts:
 
 
 def used_until(record: RunRecord, global_round: int) -> Amounts:
-    """Return what a finished run has used until the end of a global round, as its record says. Raises DataError if a
-    file of the record is missing.
+    """Return what a finished run has used from the beginning of training until the end of a global round. Raises
+    DataError if a file of the record is missing.
     """
-    flows = [row for row in FLOWS.read(record.folder / "flows.csv") if (row.global_round or 0) <= global_round]
+    flows = [
+        row
+        for row in FLOWS.read(record.folder / "flows.csv")
+        if row.global_round is not None and row.global_round <= global_round
+    ]
     by_tier = {tier: [row for row in flows if row.tier == tier] for tier in ("lps", "gps")}
-    ends = [row.ends_s for row in record.timeline if row.tier == "gps" and row.global_round == global_round]
+    ends = {row.global_round: row.ends_s for row in record.timeline if row.tier == "gps"}
+    before_s = next((row.ends_s for row in record.timeline if row.tier == "before"), 0.0)
     experiment = parse_experiment(record.experiment_yaml)
     spent = ENERGY.read_if_there(record.folder / "energy.csv")
     found = {
-        Resource.SECONDS: max(ends),
+        Resource.SECONDS: ends[global_round] - before_s,
         Resource.DEVICE_BYTES: float(sum(row.down_bytes + row.up_bytes + row.answer_bytes for row in by_tier["lps"])),
         Resource.LPS_GPS_BYTES: float(sum(row.down_bytes + row.up_bytes for row in by_tier["gps"])),
         Resource.JOULES: sum(
-            row.down_j + row.compute_j + row.up_j for row in spent if 0 < (row.global_round or 0) <= global_round
+            row.down_j + row.compute_j + row.up_j
+            for row in spent
+            if row.global_round is not None and row.global_round <= global_round
         ),
     }
     return _counted(experiment, found)

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.schedule import changes_who_trains
 from fedstrata.experiment_file import parse_experiment
 
 Choices = Mapping[str, str]  # the choice on each axis
@@ -12,20 +11,10 @@ Choices = Mapping[str, str]  # the choice on each axis
 
 def models_digest(experiment: Experiment) -> str:
     """Return a digest of all that changes the models of a run. Two experiments with the same digest differ only in
-    times.
+    times, or in their names. In asynchronous rounds, times change models.
     """
-    if models_depend_on_times(experiment):
-        return experiment.digest
-    return parse_experiment(experiment.to_yaml(), overrides=["clock=none"]).digest
-
-
-def models_depend_on_times(experiment: Experiment) -> bool:
-    """Return whether on other links or boards other devices would take part in a round."""
-    return (
-        experiment.deadlines.lps.deadline_s is not None
-        or experiment.training.rounds.asynchronous is not None
-        or changes_who_trains(experiment.schedule)
-    )
+    changes = ["name=same"] if experiment.training.rounds.asynchronous is not None else ["name=same", "clock=none"]
+    return parse_experiment(experiment.to_yaml(), overrides=changes).digest
 
 
 def learning_axes(candidates: Sequence[tuple[Choices, str]]) -> tuple[str, ...]:

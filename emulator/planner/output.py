@@ -9,7 +9,7 @@ from string import Template
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from emulator.console.units import NO_VALUE, counted
+from emulator.console.units import NO_VALUE, counted, grouped
 from emulator.planner.plan import TRAININGS, Plan
 from emulator.planner.resources import Resource
 from emulator.planner.search import Candidate, Rounds
@@ -25,7 +25,8 @@ SHOWN = 10
 EXPERIMENT, TABLE, PAGE, FIGURE = "experiment.yaml", "plan.csv", "index.html", "plan"
 LEAVES_OUT = (
     "Predictions leave out questions before training, headers of messages, measurements by all devices, repeated "
-    "transfers, and processes that share cores. Rounds with ≈ are estimates; the other rounds were trained."
+    "transfers, and processes that share cores. Costs are those of the first seed. Rounds with ≈ are estimates; the "
+    "other rounds were trained."
 )
 Table = tuple[list[str], list[list[str]]]  # (header, rows)
 
@@ -47,8 +48,8 @@ def write_plan(plan: Plan, out: Path) -> None:
 
 
 def resources_of(plan: Plan) -> list[Resource]:
-    """Return the resources that all candidates count, with the aim first."""
-    there = [each for each in Resource if all(each in candidate.costs for candidate in plan.state.candidates)]
+    """Return the resources that all candidates use, with the aim first."""
+    there = [each for each in Resource if all(candidate.costs.get(each) for candidate in plan.state.candidates)]
     return sorted(there, key=lambda each: each is not plan.state.aim)
 
 
@@ -59,9 +60,9 @@ def summary(plan: Plan) -> list[str]:
     rounds = state.rounds[plan.best.models].number
     needs = ", ".join(each.said(plan.best.needs(rounds)[each]) for each in resources_of(plan))
     return [
-        f"{counted(len(state.candidates), 'candidate')}, {counted(len(state.by_models), 'training')} would show all; "
-        f"{counted(len(plan.trained), 'candidate')} trained, {counted(len(file.seeds), 'seed')} each",
-        f"models depend on {', '.join(state.axes) or 'nothing'}; only times on {', '.join(others) or 'nothing'}",
+        f"{counted(len(state.candidates), 'candidate')} train {counted(len(state.by_models), 'different model')}; "
+        f"{grouped(len(plan.trained))} were trained, with {counted(len(file.seeds), 'seed')} each",
+        f"{', '.join(state.axes) or 'nothing'} changes models; {', '.join(others) or 'nothing'} changes only times",
         f"plan: {plan.best.label}: {counted(round(rounds), 'global round')}, {needs}",
         *_why(plan),
     ]
@@ -75,14 +76,11 @@ def _why(plan: Plan) -> Iterator[str]:
         aim, best = plan.state.aim, plan.state.rounds[plan.best.models].number
         theirs, ours = second.costs[aim], plan.best.costs[aim]
         more = theirs * rounds.number / (ours * best)
-        said = f"{second.label} needs {aim.label} × {more:.2f}"
-        of = f"× {theirs / ours:.2f} in a global round, and × {rounds.number / best:.2f} for the number of rounds"
-        if rounds.is_trained:
-            yield f"runner-up: {said}: {of}"
-        elif more < 1:
-            yield f"not trained: {said}, by an estimate: {of}; more trainings would show it"
-        else:
-            yield f"runner-up: {said}, by an estimate: {of}"
+        by = "" if rounds.is_trained else ", by an estimate"
+        said = f"{second.label} needs {more:.2f} times the {aim.label}{by}"
+        of = f"{theirs / ours:.2f} times per global round, {rounds.number / best:.2f} times the rounds"
+        is_open = not rounds.is_trained and round(more, 2) < 1
+        yield f"not trained: {said}: {of}; more trainings would show it" if is_open else f"runner-up: {said}: {of}"
 
 
 def best_table(plan: Plan) -> Table:
@@ -114,7 +112,9 @@ def csv_text(plan: Plan) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     measured = [f"measured_{name.value}" for name in resources]
-    writer.writerow([*plan.best.choices, "rounds", "trained", "plan", *(name.value for name in resources), *measured])
+    writer.writerow(
+        [*plan.best.choices, "rounds", "models_trained", "plan", *(name.value for name in resources), *measured]
+    )
     for each in state.candidates:
         rounds, found = state.rounds[each.models], plan.measured.get(each.place, {})
         needs = each.needs(rounds.number)

@@ -12,11 +12,13 @@ from emulator.planner.resources import Amounts
 from emulator.planner.search import Candidate, SearchState
 from emulator.planner.search_file import Search, load_search
 from emulator.results.best_round import best_round, measured_rounds
+from emulator.results.output import check_unused
 from emulator.results.read_record import RunRecord
 from emulator.sweeps.check_runs import check_runs
 from emulator.sweeps.file import Place, Sweep, SweepRun
 from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import SweepRequest, sweep, written_results
+from emulator.sweeps.sweep_folder import SWEEP
 from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import ExperimentError, RunStoppedError
 from fedstrata.experiment import Experiment
@@ -48,10 +50,12 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
     """Search as a file says, and return the plan. Trainings are kept in `out`, and the same call continues them.
 
     Raises:
-        FedstrataError: a value is not allowed, no candidate keeps the limits, a training failed, or no training reached
-            the target.
+        FedstrataError: a value is not allowed, the folder has other content, no candidate keeps the limits, a training
+            failed, or no training reached the target.
     """
     search = load_search(path)
+    if not (out / TRAININGS / SWEEP).exists():
+        check_unused(out, besides=(TRAININGS,))
     state = _state_of(search, path)
     _check_limits(state, path)
     trained: list[Candidate] = []
@@ -98,6 +102,11 @@ def _state_of(search: Search, path: Path) -> SearchState:
     for each in candidates:
         if lacking := [name for name in (search.file.aim, *search.file.limits.given) if name not in each.costs]:
             raise ExperimentError(f"{path}: {each.label} counts no {lacking[0].value}; add the section energy")
+        if not each.costs[search.file.aim]:
+            raise ExperimentError(
+                f"{path}: {each.label} needs no {search.file.aim.label}, so there is nothing to save; choose another "
+                "aim, or give links and compute"
+            )
     return SearchState(
         candidates=candidates,
         aim=search.file.aim,
@@ -155,6 +164,8 @@ def _unreached(state: SearchState, records: Mapping[Place, Sequence[RunRecord]],
         )
     runs = [record for of_place in records.values() for record in of_place]
     best = [rounds[best_round(run, rounds)] for run in runs if (rounds := measured_rounds(run))]
+    if not best:
+        return "no training measured a model, because a cluster has no test examples; change the partition"
     closest = max(best) if runs[0].headline.higher_is_better else min(best)
     return (
         f"none of {len(records)} trainings reached the target {target:g} in {state.most_rounds} global rounds; "

@@ -1,8 +1,8 @@
 """Choose which candidates to train, and which one is the plan. Nothing here trains, reads or writes.
 
 Candidates that train the same models need one training. From the trainings so far, the rounds until the target are
-predicted for the others: log(rounds) is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). Next is
-trained what may be cheapest, two standard deviations below its prediction.
+predicted for the others: log(rounds) is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). Next,
+the planner trains the candidate that would be cheapest if its rounds were two standard deviations below the prediction.
 """
 
 import math
@@ -19,6 +19,7 @@ from emulator.sweeps.file import Place
 
 BATCH = 4  # trainings between two predictions; the same on every machine, so that every machine finds the same plan
 Floats = NDArray[np.float64]
+DIGITS = 6  # of predictions, so that the last bits of a processor change no plan
 UNREACHED = 2.0  # a training that misses the target counts with this many times its rounds
 
 
@@ -79,7 +80,7 @@ class SearchState:
     def by_models(self) -> dict[str, list[Candidate]]:
         """The candidates that train the same models, the cheapest first."""
         found: dict[str, list[Candidate]] = {}
-        for each in sorted(self.candidates, key=lambda each: each.costs[self.aim]):
+        for each in sorted(self.candidates, key=lambda each: self._order(each.costs)):
             found.setdefault(each.models, []).append(each)
         return found
 
@@ -99,7 +100,7 @@ class SearchState:
         logs = [math.log(min(self.trained[name], UNREACHED * self.most_rounds)) for name in names]
         means, deviations = _predicted(inputs[: len(names)], np.array(logs), inputs[len(names) :])
         for name, mean, deviation in zip(waiting, means.tolist(), deviations.tolist(), strict=True):
-            found[name] = Rounds(number=max(1.0, math.exp(mean)), deviation=deviation, is_trained=False)
+            found[name] = Rounds(number=max(1.0, round(math.exp(mean), DIGITS)), deviation=deviation, is_trained=False)
         return found
 
     def _inputs(self, names: Sequence[str]) -> Floats:
@@ -181,4 +182,4 @@ def _predicted(known: Floats, logs: Floats, inputs: Floats) -> tuple[Floats, Flo
     from sklearn.linear_model import BayesianRidge
 
     means, deviations = BayesianRidge().fit(known, logs).predict(inputs, return_std=True)
-    return means, deviations
+    return np.round(means, DIGITS), np.round(deviations, DIGITS)

@@ -1,6 +1,10 @@
-"""Read a search file: an experiment, what may vary, a target, and what the plan saves (docs/plan.md)."""
+"""Read a search file: an experiment, what may vary, a target, and what the plan saves.
 
-from collections.abc import Mapping
+docs/tutorial/choose-a-topology.md has an example and the keys.
+"""
+
+import math
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,12 +16,14 @@ from emulator.planner.resources import Resource
 from emulator.sweeps.file import Sweep, read_document, sweep_of
 from fedstrata.clock.clocks import clock_of
 from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
 from fedstrata.experiment.error_lines import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
+from fedstrata.methods import make_method, trained_examples_of
 
-MOST_CANDIDATES = 10_000
-ROUNDS_KEY = "training.global_rounds"
+MOST_CANDIDATES = 2_000
+TAKEN = {"rounds", "models_trained", "plan", *Resource, *(f"measured_{name}" for name in Resource)}  # of plan.csv
 SWEEP_KEYS = ("base", "seeds", "vary")  # of a search file, with the meaning that they have in a sweep file
 
 
@@ -48,9 +54,12 @@ class SearchFile(Settings):
 
     @field_validator("vary")
     @classmethod
-    def _rounds_are_the_limit(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if ROUNDS_KEY in value:
-            raise ValueError(f"{ROUNDS_KEY} is how long a training may last, not a choice; set it in the base")
+    def _few_candidates(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := TAKEN.intersection(value):
+            raise ValueError(f"an axis cannot be called {min(taken)}, a column of plan.csv; give another name")
+        count = math.prod(len(choices) for choices in value.values() if isinstance(choices, Sized))
+        if count > MOST_CANDIDATES:
+            raise ValueError(f"{count:,} combinations are more than {MOST_CANDIDATES:,}; give fewer choices")
         return value
 
     @model_validator(mode="after")
@@ -83,14 +92,9 @@ def load_search(path: Path) -> Search:
         file = SearchFile.model_validate(document)
     except ValidationError as error:
         known = ", ".join(SearchFile.model_fields)
-        said = one_line(error, lambda _: f"unknown key; a search has {known} (docs/plan.md)")
+        said = one_line(error, lambda _: f"unknown key; a search has {known} (docs/tutorial/choose-a-topology.md)")
         raise ExperimentError(f"{path}: {said}") from None
     sweep = sweep_of({key: document[key] for key in SWEEP_KEYS}, name=path.stem, where=str(path), beside=path.parent)
-    if len(sweep.places) > MOST_CANDIDATES:
-        raise ExperimentError(
-            f"{path}: vary has {len(sweep.places):,} combinations, but a search has at most {MOST_CANDIDATES:,}; give "
-            "fewer choices"
-        )
     _check_predictable(sweep, path)
     text = yaml.safe_dump({**document, "base": read_yaml(sweep.text)["base"]}, sort_keys=False)
     return Search(file=file, sweep=sweep, text=text)
@@ -99,19 +103,31 @@ def load_search(path: Path) -> Search:
 def _check_predictable(sweep: Sweep, path: Path) -> None:
     """Check that the costs of each candidate can be predicted, and that its global models are measured."""
     for run in sweep.runs:
-        training = run.experiment.training
-        if training.evaluate_all_every is None and not training.asks_all(run.experiment.device_count):
-            raise ExperimentError(
-                f"{path}: {run.place.label} asks only some devices in a round, so nobody measures the target; set "
-                "training.evaluate_all_every in the base, such as 1"
-            )
-        if not clock_of(run.experiment).has_timeline:
-            raise ExperimentError(
-                f"{path}: {run.place.label} has clock: {run.experiment.clock}, but only the virtual clock predicts "
-                "times; set clock: virtual in the base"
-            )
-        if run.experiment.partition.is_local:
-            raise ExperimentError(
-                f"{path}: {run.place.label} has a local partition, so only the boards know their examples; give "
-                "another partition"
-            )
+        if said := _unpredictable(run.experiment):
+            raise ExperimentError(f"{path}: {', '.join(run.place.choices)}: {said}")
+    if len({run.experiment.training.global_rounds for run in sweep.runs}) > 1:
+        raise ExperimentError(
+            f"{path}: training.global_rounds is how long a training may last, not a choice; set it only in the base"
+        )
+
+
+def _unpredictable(experiment: Experiment) -> str:
+    """Return why the planner cannot predict an experiment. If it can, return an empty text."""
+    training, method = experiment.training, make_method(experiment)
+    reasons = {
+        f"clock is {experiment.clock}, but only the virtual clock predicts times; set clock: virtual": not clock_of(
+            experiment
+        ).has_timeline,
+        "rounds ask only some devices, so nobody measures the target; set training.evaluate_all_every, such as 1": (
+            training.evaluate_all_every is None and not training.asks_all(experiment.device_count)
+        ),
+        "only the boards know their examples; give another partition than local": experiment.partition.is_local,
+        "predictions do not know which devices miss a deadline; leave deadlines out": (
+            experiment.deadlines.lps.deadline_s is not None
+        ),
+        "predictions do not follow a schedule; leave schedule out": bool(experiment.schedule),
+        f"method {experiment.method.name} cannot say on how many examples devices train; choose another method": (
+            trained_examples_of(method, 1, 0) is None
+        ),
+    }
+    return next((said for said, is_so in reasons.items() if is_so), "")

@@ -195,7 +195,7 @@ def read_document(path: Path, what: str) -> Any:
 
 
 def is_sweep(path: Path) -> bool:
-    """Return whether a file is a sweep file: only sweep files have the key `base`."""
+    """Return whether a file is a sweep file or a search file: only these have the key `base`."""
     if not path.is_file():
         return False
     try:
@@ -256,6 +256,8 @@ def sweep_file(document: Any, where: str) -> SweepFile:
     """
     if not isinstance(document, Mapping):
         raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
+    if "aim" in document:
+        raise ExperimentError(f"{where} is a search file; give it to fedstrata plan")
     try:
         return SweepFile.model_validate(document)
     except ValidationError as error:

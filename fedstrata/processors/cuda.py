@@ -61,7 +61,7 @@ class Cuda(Processor):
         """Return the bytes of the GPU's memory."""
         import torch
 
-        total: int = torch.cuda.get_device_properties().total_memory
+        total: int = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         return total
 
     def limit(self, share: float) -> None:

@@ -130,6 +130,7 @@ def test_of_equal_candidates_the_one_that_needs_less_of_the_rest_is_first() -> N
     ]
     now = SearchState(candidates=both, aim=Resource.SECONDS, limits={}, most_rounds=9, trained={"same": 3.0})
     assert now.best is both[1]
+    assert replace(now, trained={}).next(1) == [both[1]]  # so the plan is what was trained
     assert [each.label for each, _ in now.ranking] == ["lps=1", "lps=8"]
 
 

@@ -10,6 +10,7 @@ from emulator.planner.costs import costs_of_round
 from emulator.planner.learning import models_digest
 from emulator.planner.resources import Resource
 from emulator.planner.search_file import load_search
+from emulator.sweeps.file import load_sweep
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import checked, overridden, override_of
@@ -64,15 +65,25 @@ def test_a_search_has_a_candidate_for_each_combination(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"aim": "money"}, "aim: "),
-        ({"goal": 1}, "a search has base, vary, seeds, aim, target, trainings, limits (docs/plan.md)"),
+        (
+            {"goal": 1},
+            "a search has base, vary, seeds, aim, target, trainings, limits (docs/tutorial/choose-a-topology.md)",
+        ),
         ({"seeds": [1, 1]}, "seeds has a seed twice"),
         ({"vary": {}}, "vary: "),
         ({"limits": {"bytes": 3}}, "limits.bytes: "),
-        ({"vary": {"training.global_rounds": [1, 2]}}, "not a choice; set it in the base"),
+        ({"vary": {"training.global_rounds": [1, 2]}}, "not a choice; set it only in the base"),
+        ({"vary": {"rounds": {"few": {}, "many": {"topology.lps": 3}}}}, "an axis cannot be called rounds"),
+        (
+            {"vary": {"deadlines": {"none": {}, "soon": {"deadlines.lps": {"deadline_s": 5, "quorum_ratio": 0.5}}}}},
+            "leave deadlines out",
+        ),
+        ({"vary": {"when": {"never": {}, "soon": {"schedule": [{"at": "1s", "leave": [0]}]}}}}, "when=soon: "),
+        ({"vary": {"method": ["fedavg", "fedala"]}}, "method fedala cannot say on how many examples"),
         ({"vary": {"clock": ["none", "virtual"]}}, "only the virtual clock predicts times"),
-        ({"vary": {"training.participation": [0.5, 1.0]}}, "set training.evaluate_all_every in the base"),
+        ({"vary": {"training.participation": [0.5, 1.0]}}, "set training.evaluate_all_every, such as 1"),
         ({"vary": {"links.device-lps.up": ["float32", "float3"]}}, "links.device-lps.up=float3"),
-        ({"vary": {str(n): list(range(30)) for n in range(3)}}, "0=0, 1=0, 2=0"),
+        ({"vary": {f"training.{n}": list(range(30)) for n in range(3)}}, "27,000 combinations are more than 2,000"),
     ],
 )
 def test_a_wrong_search_file_is_one_line(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -89,16 +100,17 @@ def test_candidates_that_differ_in_links_boards_or_radios_train_the_same_models(
         {"links__device-lps__preset": "nb-iot"},
         {"compute__per_example": "5ms"},
         {"energy": {"radio": "lte", "compute": "4W"}},
+        {"name": "another"},
     ]
     assert {models_digest(experiment(**each)) for each in same} == {digest}
     others = [{"links__device-lps__up": "int8"}, {"training__local_epochs": 2}, {"topology__lps": 3}, {"seed": 4}]
     assert digest not in {models_digest(experiment(**each)) for each in others}
 
 
-def test_with_a_deadline_models_depend_on_links() -> None:
-    late = {"deadlines__lps": {"deadline_s": 5, "quorum_ratio": 0.5}}
+def test_in_asynchronous_rounds_models_depend_on_links() -> None:
+    timed = {"training__rounds": {"lps": {"kind": "timed"}}}
     slower = {"links__device-lps__up_rate": "0.5Mbit/s"}
-    assert models_digest(experiment(**late)) != models_digest(experiment(**late, **slower))
+    assert models_digest(experiment(**timed)) != models_digest(experiment(**timed, **slower))
 
 
 def test_the_costs_of_a_round_are_those_of_its_transfers() -> None:
@@ -121,3 +133,8 @@ def test_the_shipped_search_has_two_hundred_candidates() -> None:
     search = load_search(REPOSITORY / "experiments" / "searches" / "forty_devices.yaml")
     assert len(search.sweep.places) == 200
     assert {run.experiment.device_count for run in search.sweep.runs} == {40}
+
+
+def test_a_command_for_sweeps_says_that_a_search_file_is_for_plan(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="is a search file; give it to fedstrata plan"):
+        load_sweep(written(tmp_path))

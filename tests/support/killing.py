@@ -1,4 +1,4 @@
-"""A command with a tracker that is killed after a write, before it can note it."""
+"""A command with a tracker that is killed in a write, or after it and before the command can note it."""
 
 import os
 import signal
@@ -15,24 +15,27 @@ from emulator.tracking.tracker import Point, TrackedRun, Tracker
 from emulator.tracking.wandb_files import logged
 from tests.support.programs import Program, of_mark
 
-STEPS, HALF = range(1, 41), 20
+STEPS, BEFORE = range(1, 41), 30  # BEFORE: how many of them the command that is killed has
 
 
 class Killing:
-    """A tracker that kills its own process when the tool has the points."""
+    """A tracker that kills its own process when the tool has so many points of a write."""
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker, self.name = tracker, tracker.name
+    def __init__(self, tracker: Tracker, count: int) -> None:
+        self._tracker, self._count, self.name = tracker, count, tracker.name
         self.begin, self.present, self.end = tracker.begin, tracker.present, tracker.end
 
     def write(self, points: Sequence[Point]) -> None:
-        self._tracker.write(points)
+        self._tracker.write(points[: self._count])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def track(word: str, folder: Path, *, kills: bool) -> int:
-    """Track a run in a process of its own, and return its exit code when all processes that it started have ended."""
-    words = (word, str(folder), "kills" if kills else "")
+def track(word: str, folder: Path, *, killed_after: int = 0) -> int:
+    """Track a run in a process of its own, and return its exit code when all processes that it started have ended.
+
+    With `killed_after` the process kills itself when the tool has so many points.
+    """
+    words = (word, str(folder), str(killed_after))
     with Program("tests.support.killing", *words, log=folder / "log", environment={"WANDB_MODE": "offline"}) as program:
         code, deadline = program.end(), time.monotonic() + 60
         while of_mark(program.mark):  # wandb writes its files in a process that outlives the command
@@ -57,19 +60,19 @@ def found(word: str, folder: Path) -> Iterator[tuple[str, int]]:
         yield from (("accuracy", each.step) for each in client.get_metric_history(run.info.run_id, "lps-0/accuracy"))
 
 
-def main(word: str, folder: Path, kills: str) -> None:
+def main(word: str, folder: Path, killed_after: int) -> None:
     tracker = TRACKERS[word](str(folder / "mlruns") if word == "mlflow" else "")
     run = TrackedRun(
         run_id="digits-0123", name="digits", label="digits-0123", folder=folder, settings={},
         lps_rounds_per_global_round=1,
     )  # fmt: skip
-    writer = PointWriter(Killing(tracker) if kills else tracker, run, print)
+    writer = PointWriter(Killing(tracker, killed_after) if killed_after else tracker, run, print)
     writer.put(
         Point(cluster="lps-0", name="accuracy", step=step, value=0.5, time_ms=1)
-        for step in STEPS[: 30 if kills else 40]
+        for step in STEPS[: BEFORE if killed_after else None]
     )
     writer.close(100, is_completed=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

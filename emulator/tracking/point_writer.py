@@ -1,4 +1,4 @@
-"""Give the points of a run to one tracker, each point once, in a thread of its own."""
+"""Give the points of a run to one tracker, in a thread of its own."""
 
 import json
 import threading
@@ -12,11 +12,15 @@ POINTS_A_CALL = 500
 RETRY_S = 2.0  # between two tries to reach a tracker
 
 
+class NotesError(Exception):
+    """The run's folder cannot keep notes about points."""
+
+
 class PointWriter:
     """Give points to a tracker. If the tracker raises an error, it gets those points again later that it does not have.
 
     The run's folder has the keys of points: before the tracker gets them, and when it has them. So a run that continues
-    writes no point again, also if a kill came between the two.
+    writes no point again that the tracker's `present` finds, also if a kill came between the two.
     """
 
     def __init__(self, tracker: Tracker, run: TrackedRun, tell: Callable[[str], None]) -> None:
@@ -61,7 +65,8 @@ class PointWriter:
             while points := self._next():
                 if not self._tried(lambda points=points: self._write(points)):  # type: ignore[misc]
                     return
-                self._note(points, is_written=True)
+                if not self._tried(lambda points=points: self._note(points, is_written=True)):  # type: ignore[misc]
+                    return
                 with self._changed:
                     del self._pending[: len(points)]
             self._tried(lambda: self._tracker.end(is_completed=self._is_completed))
@@ -79,8 +84,7 @@ class PointWriter:
                 call()
             except Exception as error:  # whatever the tool's library raises must not disturb the run
                 if not self._is_away:
-                    said = " ".join(str(error).split())[:200]
-                    self._tell(f"{self._tracker.name} is away, the run goes on: {type(error).__name__}: {said}")
+                    self._tell(f"{self._tracker.name} {_problem(error)}")
                 self._is_away = True
                 with self._changed:
                     self._changed.wait_for(self._is_late, RETRY_S)
@@ -105,9 +109,20 @@ class PointWriter:
 
     def _note(self, points: list[Point], *, is_written: bool) -> None:
         """Add a line about points, which begins on a line of its own also after a line that was cut."""
-        self._notes.parent.mkdir(parents=True, exist_ok=True)
-        with self._notes.open("a", encoding="utf-8") as file:
-            file.write("\n" + json.dumps({"is_written": is_written, "points": [point.key for point in points]}) + "\n")
+        line = json.dumps({"is_written": is_written, "points": [point.key for point in points]})
+        try:
+            self._notes.parent.mkdir(parents=True, exist_ok=True)
+            with self._notes.open("a", encoding="utf-8") as file:
+                file.write(f"\n{line}\n")
+        except OSError as error:
+            raise NotesError(f"the notes in {self._notes.parent} cannot be written: {error.strerror}") from error
+
+
+def _problem(error: Exception) -> str:
+    """Return in one line why a tracker gets no points."""
+    if isinstance(error, NotesError):
+        return f"waits, the run goes on: {error}"
+    return f"is away, the run goes on: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _noted(path: Path) -> Mapping[Key, bool]:

@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from emulator.shipped.extras import needed
 from emulator.tracking.tracker import Key, Point, TrackedRun
+
+ROOM = 2**18  # bytes, several times what the points of one write need
 
 
 class TensorBoardTracker:
@@ -35,7 +39,7 @@ class TensorBoardTracker:
         try:
             self._add(points)
         except OSError:
-            self._writers = {}  # a writer that has failed, such as on a full disk, writes nothing more
+            self._drop()
             raise
 
     def _add(self, points: Sequence[Point]) -> None:
@@ -51,8 +55,17 @@ class TensorBoardTracker:
 
     def _writer(self, cluster: str) -> Any:
         if cluster not in self._writers:
-            self._writers[cluster] = self._files.EventFileWriter(str(self._logs / _folder_name(cluster)))
+            folder = self._logs / _folder_name(cluster)
+            _check_room(folder)
+            self._writers[cluster] = self._files.EventFileWriter(str(folder))
         return self._writers[cluster]
+
+    def _drop(self) -> None:
+        """Forget the writers: a writer that has failed, such as on a full disk, writes nothing more."""
+        for writer in self._writers.values():
+            with suppress(OSError):
+                writer.close()
+        self._writers = {}
 
     def present(self, points: Sequence[Point]) -> Set[Key]:
         return {
@@ -72,6 +85,13 @@ class TensorBoardTracker:
     def end(self, *, is_completed: bool) -> None:  # event files have no outcome
         for writer in self._writers.values():
             writer.close()
+
+
+def _check_room(folder: Path) -> None:
+    """Raise OSError if a folder has no room for points. A new writer would leave a file there at each try."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder) as file:
+        file.write(bytes(ROOM))
 
 
 def _folder_name(text: str) -> str:

@@ -1,6 +1,7 @@
 """Points of a run in tools, as their own libraries read them back: each point once, whatever dies or is away."""
 
 import math
+import resource
 import threading
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import fields
@@ -160,6 +161,49 @@ def test_points_that_a_tracker_never_got_are_counted_and_written_when_the_run_co
     assert tracker.got == [point(1).key, point(2).key]
 
 
+def test_notes_that_cannot_be_written_are_named_and_the_points_are_written_when_they_can(run: TrackedRun) -> None:
+    (run.folder / "state").write_text("a file")  # so the folder of the notes cannot be made
+    tracker, said, has_told = Unsteady(0), list[str](), threading.Event()
+
+    def tell(line: str) -> None:
+        said.append(line)
+        has_told.set()
+
+    writer = PointWriter(tracker, run, tell)
+    writer.put([point(1)])
+    assert has_told.wait(60)
+    (run.folder / "state").unlink()
+    writer.close(60, is_completed=True)
+    assert (tracker.got, tracker.ended) == ([point(1).key], [True])
+    notes = run.folder / "state" / "tracking"
+    assert said == [f"unsteady waits, the run goes on: the notes in {notes} cannot be written: Not a directory"]
+
+
+def test_notes_that_cannot_be_written_after_a_write_repeat_no_point(run: TrackedRun) -> None:
+    notes, aside = run.folder / "state" / "tracking", run.folder / "aside"
+    said, has_told = list[str](), threading.Event()
+
+    class Hiding(Unsteady):
+        def write(self, points: Sequence[Point]) -> None:
+            super().write(points)
+            notes.rename(aside)
+            notes.write_text("a file")
+
+    def tell(line: str) -> None:
+        said.append(line)
+        has_told.set()
+
+    tracker = Hiding(0)
+    writer = PointWriter(tracker, run, tell)
+    writer.put([point(1)])
+    assert has_told.wait(60)
+    notes.unlink()
+    writer.close(60, is_completed=True)
+    assert (tracker.got, tracker.ended) == ([point(1).key], [True])
+    assert len(said) == 1
+    assert said[0].startswith(f"unsteady waits, the run goes on: the notes in {notes} cannot be written: ")
+
+
 def served(feed: Feed, listen: str) -> StatusServer:
     return StatusServer(listen, CollectorRegistry(), lambda: True, PageApp(feed))
 
@@ -224,6 +268,27 @@ def test_tensorboard_reads_each_point_once(run: TrackedRun) -> None:
         events = [Event.FromString(each) for path in files for each in RawEventFileLoader(str(path)).Load()]
         curves[cluster] = sorted((each.step, value.simple_value) for each in events for value in each.summary.value)
     assert curves == {"lps-0": [(1, 0.5), (2, 1.0)], "lps-1": [(1, 0.25), (2, 0.75)]}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # from TensorBoard's own thread
+def test_tensorboard_on_a_full_disk_makes_no_file_at_each_try(run: TrackedRun) -> None:
+    pytest.importorskip("tensorboard")
+    tracker, folder = TensorBoardTracker(), run.folder / "tensorboard" / "lps-0"
+    tracker.begin(run)
+    tracker.write([point(1)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # no file of this process can grow
+    try:
+        for _ in range(20):
+            with pytest.raises(OSError, match="File too large"):
+                tracker.write([point(2), point(3)])
+        assert len(list(folder.iterdir())) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert tracker.present([point(1), point(2), point(3)]) == {point(1).key}
+    tracker.write([point(2), point(3)])
+    tracker.end(is_completed=True)
+    assert sorted(tracker.in_files(folder)) == [("accuracy", step) for step in (1, 2, 3)]
 
 
 def test_mlflow_reads_each_point_once_in_one_run(run: TrackedRun, tmp_path: Path) -> None:

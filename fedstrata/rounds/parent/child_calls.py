@@ -79,7 +79,7 @@ class ChildCalls:
             lambda: self._is_released or self._round is not None or self._is_over_for(request), self.terms.held_s
         )
         self._hear_of(request)
-        has_news = await self._changes.wait_until(
+        await self._changes.wait_until(
             lambda: self._is_released or self._has_news(request), held_until - time.monotonic()
         )
         if self._finished is None and not self._serves(child_id):
@@ -91,7 +91,7 @@ class ChildCalls:
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
                 self._know_end.add(child_id)
             self._changes.tell()
-        elif not has_news or (self._is_released and not self._has_news(request)):
+        elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
         else:
             async for part in self._parts_for(self.opened(), request):

@@ -26,6 +26,11 @@ def process_count(experiment: Experiment, asked: int | None) -> int:
     return asked or processor_of(experiment).processes or usable_cores()
 
 
+def processes_beside(experiment: Experiment, runs: int) -> int:
+    """Return the number of device processes of each of some runs that share this machine."""
+    return processor_of(experiment).processes or max(1, usable_cores() // runs)
+
+
 def share_arguments(experiment: Experiment, processes: int) -> tuple[str, ...]:
     """Return the options of each of some device processes that share a processor with a memory of its own."""
     if processes == 1 or not processor_of(experiment).keeps_data:

@@ -133,16 +133,17 @@ def processor_memory(experiment: Experiment, dataset: Dataset, processes: int = 
     return processor_of(experiment).context_bytes + data + tensors + activations
 
 
-def lacking_room(experiment: Experiment, dataset: Dataset | None, processes: int) -> str:
-    """Return one line if this machine's processor has too little memory for each of some processes, or "". Without the
-    data, the memory is unknown.
+def lacking_room(experiment: Experiment, dataset: Dataset | None, processes: int, runs: int = 1) -> str:
+    """Return one line if this machine's processor has too little memory for each of a run's processes, or "". Runs at
+    the same time share the memory equally. Without the data, the needed memory is unknown.
     """
     has = memory_here(experiment)
     processes = min(processes, experiment.device_count)
-    if dataset is None or has is None or processor_memory(experiment, dataset, processes) * processes <= has:
+    if dataset is None or has is None or processor_memory(experiment, dataset, processes) * processes * runs <= has:
         return ""
-    needed, share = processor_memory(experiment, dataset, processes), has // processes
+    needed, share = processor_memory(experiment, dataset, processes), has // (processes * runs)
     fewer = "use fewer device processes, or " if processes > 1 else ""
+    fewer = f"do fewer than {runs} runs at the same time (--jobs), or " if runs > 1 else fewer
     return (
         f"devices.processor {experiment.devices.processor}: a process needs about {human_bytes(needed)} of its memory, "
         f"and has {human_bytes(share)}; {fewer}set a smaller training.batch_size, model or data set"

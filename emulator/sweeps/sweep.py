@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from emulator.console.interrupts import run_interruptibly
-from emulator.estimates.device_processes import usable_cores
+from emulator.estimates.device_processes import processes_beside, usable_cores
 from emulator.local.processes import LocalBackend, nurseries
 from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
-from emulator.sweeps.check_runs import check_runs
+from emulator.sweeps.check_runs import check_room, check_runs
 from emulator.sweeps.claims import Failure, turn_at
 from emulator.sweeps.file import Sweep, SweepRun
 from emulator.sweeps.results import SweepResults
@@ -39,7 +39,6 @@ from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStopp
 from fedstrata.plugins import check_may_start
 from fedstrata.process.child_processes import Restart
 from fedstrata.process.descriptors import raise_limit
-from fedstrata.processors import processor_of
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LOOK_S = 1.0  # between two looks at runs of other processes
@@ -109,8 +108,10 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
     states = [(run, state_of(out / run.path, run.experiment)) for run in request.sweep.runs]
     wanted = [run for run, there in states if there is not FolderState.DONE]
     check_runs(wanted)
+    jobs = max(1, min(request.jobs or usable_cores() + 1, len(wanted)))
+    check_room(wanted, jobs)
     with store.joined(request.sweep):
-        work = _Work(request, wanted, display)
+        work = _Work(request, wanted, jobs, display)
         cost = work.do()
     results = written_results(request.sweep, out, wanted)
     return SweepOutcome(results=results, failures=tuple(work.failures), cost=cost)
@@ -137,14 +138,14 @@ def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> Swee
 class _Work:
     """Do the runs of one call of `sweep`, except runs that other processes complete."""
 
-    def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], display: SweepDisplay) -> None:
+    def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], jobs: int, display: SweepDisplay) -> None:
         self._store, self._waiting, self._display = request.store, list(wanted), display
         self._tracking = request.tracking
         self._out = request.store.folder
         self._failed_before = {run.path: len(request.store.failures(run)) for run in wanted}
         self._cores = usable_cores()
-        self._jobs = max(1, min(request.jobs or self._cores + 1, len(wanted)))
-        self._pace = Pace(waiting=wanted, done=len(request.sweep.runs) - len(wanted), jobs=self._jobs)
+        self._jobs = jobs
+        self._pace = Pace(waiting=wanted, done=len(request.sweep.runs) - len(wanted), jobs=jobs)
         self._claiming = asyncio.Lock()  # no two jobs of this process ask for the same run
         self._starter = nurseries()  # for all runs of this call
         self._drawing = asyncio.Lock()  # matplotlib draws one figure at a time
@@ -260,7 +261,7 @@ class _Work:
         with run_folder(folder, run.experiment if is_new else None) as experiment:
             request = RunRequest(
                 experiment=experiment, out=folder,
-                device_processes=processor_of(experiment).processes or max(1, self._cores // self._jobs),
+                device_processes=processes_beside(experiment, self._jobs),
                 backend=partial(LocalBackend, runs=self._jobs), tracking=self._tracking().labelled(run.label),
             )  # fmt: skip
             try:

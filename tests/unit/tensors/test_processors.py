@@ -14,6 +14,8 @@ from device.kernels import kernels
 from emulator.commands import main as cli
 from emulator.estimates.device_processes import share_arguments
 from emulator.estimates.sizing import lacking_room, processor_memory
+from emulator.sweeps.check_runs import check_room
+from emulator.sweeps.file import load_sweep
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError, PluginError, ResourceError
 from fedstrata.experiment_file import parse_experiment
@@ -191,6 +193,29 @@ def test_a_run_whose_processes_need_more_than_the_processors_memory_is_refused_b
         assert cli.execute(["run", str(path), "--out", str(out)]) == 2
         assert refused in " ".join(capsys.readouterr().err.split())
         assert not out.exists()
+
+
+def test_a_sweep_whose_runs_do_not_fit_a_processor_together_is_refused_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two processes of a run needs 31,360 bytes, as above. Two runs together need 125,440 bytes."""
+    monkeypatch.setattr(apart.Apart, "processes", 2)
+    own = ["model={name: mlp, hidden: []}", "devices.processor='tests.support.apart:Apart'"]
+    (tmp_path / "own.yaml").write_text(parse_experiment(TWO_TASKS, overrides=own).to_yaml(), encoding="utf-8")
+    path, out = tmp_path / "both.yaml", tmp_path / "out"
+    path.write_text("base: own.yaml\nseeds: [1, 2]\ncells: {all: {}}\n", encoding="utf-8")
+    runs = load_sweep(path).runs
+    monkeypatch.setattr(apart.Apart, "memory", lambda _: 125_440)
+    check_room(runs, 2)
+    monkeypatch.setattr(apart.Apart, "memory", lambda _: 125_439)
+    check_room(runs, 1)
+    assert cli.execute(["sweep", str(path), "--out", str(out), "--jobs", "2"]) == 2
+    assert (
+        "error: all, seed 1: devices.processor tests.support.apart:Apart: a process needs about 31.4 kB of its memory, "
+        "and has 31.4 kB; do fewer than 2 runs at the same time (--jobs), or set a smaller training.batch_size, model "
+        "or data set"
+    ) in " ".join(capsys.readouterr().err.split())
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("memory", [0, 1.5, True, "8 GB"])

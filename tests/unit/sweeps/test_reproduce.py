@@ -27,7 +27,7 @@ from emulator.sweeps.file import Place
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import Cost, SweepOutcome
 from emulator.sweeps.sweep_folder import records_of
-from emulator.sweeps.sweep_progress import QuietSweep
+from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import ExperimentError
 from tests.support.record_files import write_record
 
@@ -210,7 +210,7 @@ def test_no_two_processes_write_the_pages_of_a_folder_at_once(tmp_path: Path, mo
     monkeypatch.setattr("emulator.reproduce.published.TABLES", tmp_path)
     monkeypatch.setattr("emulator.reproduce.reproduce.sweep", done)
     monkeypatch.setattr("emulator.reproduce.reproduce.write_results", lambda *_: free.append(is_free()))
-    assert len(reproduce(ReproduceRequest(name="tiny", out=out), QuietSweep()).results.records) == 2
+    assert len(reproduce(ReproduceRequest(name="tiny", out=out), SweepDisplay()).results.records) == 2
     all_tables = (out / "reproduced.md").read_text(encoding="utf-8")
     assert "Of 2 published values" in all_tables
     assert "Of 2 published values in all tables: 1 within 2 sd, 1 not run." in all_tables

@@ -26,7 +26,7 @@ from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import Cost, SweepRequest
 from emulator.sweeps.sweep_folder import SWEEP, FolderState, check_folder, clear, joined, records_of, state_of
 from emulator.sweeps.sweep_page import are_written, write_results
-from emulator.sweeps.sweep_progress import Pace, QuietSweep, SweepBars
+from emulator.sweeps.sweep_progress import Pace, SweepBars, SweepDisplay
 from fedstrata.errors import OutputError, RunStoppedError
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import Metric
@@ -276,7 +276,7 @@ def test_a_run_of_another_process_that_no_report_can_be_drawn_of_does_not_end_th
             return super().claim(run)
 
     two = sweep(cells={"plain": {}}, seeds=[3, 4])
-    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=OfAnotherProcess(tmp_path), jobs=1), QuietSweep())
+    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=OfAnotherProcess(tmp_path), jobs=1), SweepDisplay())
     assert [run.seed for run, _ in outcome.failures] == [3]
     assert (tmp_path / two.runs[1].path / "report.html").exists()
 
@@ -289,7 +289,7 @@ def test_reports_that_are_missing_or_of_an_earlier_record_are_drawn(tmp_path: Pa
     earlier.write_text("<p>of a run that failed", encoding="utf-8")
     os.utime(earlier, (0, 0))
     (tmp_path / SWEEP).touch()
-    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=SharedFolder(tmp_path), jobs=1), QuietSweep())
+    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=SharedFolder(tmp_path), jobs=1), SweepDisplay())
     assert outcome.cost.runs == 0
     assert all((tmp_path / run.path / "report.html").stat().st_size > 10_000 for run in two.runs)
 
@@ -347,7 +347,7 @@ def test_a_failure_that_cannot_be_noted_does_not_end_the_other_runs(
 
     monkeypatch.setattr(sweep_module, "on_this_machine", fail)
     two = sweep(cells={"plain": {}}, seeds=[3, 4])
-    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=FullForOne(tmp_path), jobs=1), QuietSweep())
+    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=FullForOne(tmp_path), jobs=1), SweepDisplay())
     assert [(run.seed, str(error)) for run, error in outcome.failures] == [
         (3, "no quorum; cannot write to /dev/full: No space left on device; free space"),
         (4, "no quorum"),

@@ -29,7 +29,7 @@ from emulator.sweep_jobs.storage import ClaimStorage
 from emulator.sweeps.claims import Failure
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.store import SharedFolder
-from emulator.sweeps.sweep_progress import QuietSweep
+from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.errors import AccountError, AddressError, ExperimentError, PayloadError, RunStoppedError
 from tests.support.tiny_sweeps import BASE, claim_of, write_run
 
@@ -274,7 +274,7 @@ class Follower:
             job=JobRequest(storage=SHARED), where=Release(name="tiny", namespace="lab"),
         )  # fmt: skip
         self.pods = pods
-        return pods, sweep_job.sweep_on_kubernetes(request, QuietSweep(), self.told.append)
+        return pods, sweep_job.sweep_on_kubernetes(request, SweepDisplay(), self.told.append)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from emulator.sweeps.file import Sweep, sweep_file, sweep_of
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep_folder import records_of
-from emulator.sweeps.sweep_progress import QuietSweep
+from emulator.sweeps.sweep_progress import SweepDisplay
 from emulator.sweeps.tuning import SweepSource, tuned_sweep
 from fedstrata.errors import ExperimentError, OutputError
 from tests.support.tiny_sweeps import BASE, write_run
@@ -48,7 +48,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
 
 
 def test_each_row_gets_its_best_value_and_of_equals_the_first(tmp_path: Path, done: list[Sweep]) -> None:
-    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, QuietSweep())
+    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
     assert sweep.tuned is not None
     assert sweep.tuned.chosen == {"ours": {RATE: 0.1}, "plain": {RATE: 0.01}}
     rates = {(run.place.cell, run.experiment.training.optimiser.learning_rate) for run in sweep.runs}
@@ -61,16 +61,16 @@ def test_each_row_gets_its_best_value_and_of_equals_the_first(tmp_path: Path, do
 
 
 def test_the_sweeps_own_file_has_the_choice_and_chooses_nothing_again(tmp_path: Path, done: list[Sweep]) -> None:
-    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, QuietSweep())
+    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
     written = tmp_path / "out" / "sweep.yaml"
     written.write_text(sweep.text, encoding="utf-8")
-    again = tuned_sweep(SweepSource.of_file(written), SharedFolder(tmp_path / "new"), None, QuietSweep())
+    again = tuned_sweep(SweepSource.of_file(written), SharedFolder(tmp_path / "new"), None, SweepDisplay())
     assert len(done) == 1
     assert [run.experiment.digest for run in again.runs] == [run.experiment.digest for run in sweep.runs]
 
 
 def test_the_paper_says_grid_budget_data_and_choice(tmp_path: Path, done: list[Sweep]) -> None:
-    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, QuietSweep())
+    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
     for run in sweep.runs:
         write_run(tmp_path / "out", run, task_accuracy=None)
     text = paper_table.markdown(SweepResults(sweep=sweep, records=records_of(tmp_path / "out", sweep)))
@@ -129,7 +129,7 @@ def test_a_sweep_that_was_interrupted_while_it_tuned_goes_on(tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_wrong_section_is_refused_in_one_line_before_a_run(tmp_path: Path, tune: dict[str, Any], said: str) -> None:
     with pytest.raises(ExperimentError) as error:
-        tuned_sweep(source_of(tune=tune), SharedFolder(tmp_path / "out"), None, QuietSweep())
+        tuned_sweep(source_of(tune=tune), SharedFolder(tmp_path / "out"), None, SweepDisplay())
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()

@@ -1,7 +1,7 @@
 """When updates of asynchronous rounds arrive in virtual time.
 
 With `OwnArrivals`, each device has a link of its own, so the arrival of an update depends on no other device. With
-`SharedArrivals`, devices share a link, so an update arrives later if devices that a later round asks use the link, too.
+`SharedArrivals`, devices share a link, so the arrival of an update also depends on devices that later rounds ask.
 However, later rounds ask their devices after the round has closed. So all arrivals up to the close are certain when the
 round closes. The other arrivals are calculated again in the next round, from what the link had carried at the close.
 """
@@ -61,7 +61,7 @@ class _Task:
     compute_ns: int
     up_bits: int
     received_ns: int | None  # when the device has the model; None while this is not certain
-    at_ns: int  # close of the last round; 0 if this round asks the device
+    at_ns: int  # close of the last round, when `carried` was noted; 0 if this round asks the device
     carried: int  # how much of its transfer a shared link had carried by then
 
     @classmethod

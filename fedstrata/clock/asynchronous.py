@@ -142,12 +142,13 @@ class Calculated(Asynchronous):
     """Decide in virtual time. All children announce their updates before the round closes."""
 
     def __init__(self, opened: Opened, devices: DeviceTimeline) -> None:
-        """Set `devices`, which calculates the times of updates that begin in this round."""
+        """Set `devices`, which calculates the times of this round's updates, and of earlier ones over
+        a shared link."""
         super().__init__(opened)
         self._timed = devices.round(opened.number, opened.begins_ns)
         self._arrivals: Arrivals = OwnArrivals(self._timed)
         if devices.links.is_shared:
-            # Copies, because the report may be written while the round is open, as it was when the round began.
+            # Copies: an open round may save the report, which must still have the state at the round's beginning.
             self._at_work = {name: _copied(each) for name, each in self._at_work.items()}
             self._arrivals = SharedArrivals(devices, self._at_work)
 

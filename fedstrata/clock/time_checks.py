@@ -51,6 +51,8 @@ def children_of(times: pb.RoundTimes) -> list[int]:
 
 def _is_possible(each: pb.Contribution) -> bool:
     """Return whether an asynchronous round can have taken this update."""
+    if each.HasField("flow") or each.HasField("progress"):  # these are only in the LPS's own file
+        return False
     numbers = (each.from_round, each.stream, each.factor, each.asked_ns)
     return all(0 <= number < LAST_NS for number in numbers) and each.asked_ns <= each.arrives_ns < LAST_NS
 

@@ -226,13 +226,17 @@ class Announcing(OnTime):
 
         If too few children are left, the round ends before all have announced. Then no child is late.
         """
-        around, intake = self._around, self._around.opened.intake
+        around = self._around
         await around.changes.wait_until_ns(self._closes_ns)
         self.is_gathering = False
-        if not intake.is_complete:
+        if self._must_decide():
             for child_id in self.deadline.late_updates(self._updates()):
                 self._leave_out(child_id)
         around.changes.tell()
+
+    def _must_decide(self) -> bool:
+        """Return whether a child of the round can be late."""
+        return not self._around.opened.intake.is_complete
 
     def _closes_ns(self) -> int | None:
         """Return when the wait for announcements ends; None if this is not known yet."""
@@ -261,6 +265,7 @@ class Contributing(Announcing):
         super().begin(around)
         self.announced.update(self.deadline.announced)
         self._children = around.opened.intake.missing
+        self._has_decided = False  # whether the updates of the round have been decided once
 
     async def gather(self) -> None:
         """Wait until the round closes, and then for its updates. If a device is refused, decide again without its
@@ -274,9 +279,16 @@ class Contributing(Announcing):
                     intake.take_back(name)
             self.is_gathering = True
             await super().gather()
+            self._has_decided = True
             until_complete = partial(wait_until, intake.completed, lambda: intake.is_complete)
             while not await wait_awake(until_complete, self._around.terms.wait.deadline_s):
                 intake.exclude_late()
+
+    def _must_decide(self) -> bool:
+        """Return true also if a decision is repeated and all other updates are here, because the refused device then
+        still belongs to the round.
+        """
+        return super()._must_decide() or (self._has_decided and bool(self._updates()))
 
     def _let_rest(self, child_id: str) -> None:
         self._around.opened.intake.release(child_id)

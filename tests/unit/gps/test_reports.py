@@ -315,6 +315,9 @@ def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path:
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(down_ns=5, away_ns=6)]), "flows of impossible durations"),
         (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(child=99)]), "a device that does not exist"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(child=99)]), "a device that does not exist"),
+        (rounds_pb2.RoundTimes(contributions=[rounds_pb2.Contribution(arrives_ns=-1)]), "impossible updates"),
+        (rounds_pb2.RoundTimes(contributions=[rounds_pb2.Contribution(flow={})]), "impossible updates"),
+        (rounds_pb2.RoundTimes(contributions=[rounds_pb2.Contribution(progress={})]), "impossible updates"),
     ],
 )
 def test_times_that_cannot_be_are_refused(setting: Setting, times: rounds_pb2.RoundTimes, message: str) -> None:

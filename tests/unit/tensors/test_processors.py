@@ -138,7 +138,8 @@ def test_a_process_that_shares_a_gpu_keeps_to_its_share(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4 << 30, 8 << 30))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(total_memory=8 << 30))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=8 << 30))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_here.append)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     started(ON_A_GPU)
@@ -229,7 +230,7 @@ def test_an_own_processor_has_a_number_of_bytes(memory: Any, monkeypatch: pytest
 
 def test_a_gpus_kind_has_all_that_decides_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     part = SimpleNamespace(name="H200 MIG 1g", major=9, minor=0, multi_processor_count=16)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: part)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: part)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     said = f"H200 MIG 1g sm_90 with 16 multiprocessors, torch {torch.__version__}, CUDA 13.0, cuDNN 91002"

@@ -9,7 +9,7 @@ from statistics import fmean
 from emulator.planner.costs import costs_of_round, used_until
 from emulator.planner.learning import models_digest
 from emulator.planner.resources import Amounts
-from emulator.planner.search import Candidate, SearchState
+from emulator.planner.search import SHARES, Candidate, SearchState
 from emulator.planner.search_file import Search, load_search
 from emulator.results.best_round import best_round, measured_rounds
 from emulator.results.output import check_unused
@@ -56,14 +56,14 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
     search = load_search(path)
     if not (out / TRAININGS / SWEEP).exists():
         check_unused(out, besides=(TRAININGS,))
-    state = _state_of(search, path)
+    state = first_state(search, path)
     _check_limits(state, path)
     trained: list[Candidate] = []
     records: dict[Place, list[RunRecord]] = {}
     while wanted := state.next(search.file.trainings - len(trained)):
         records |= _trained(search, wanted, out, jobs, display)
         trained += wanted
-        reached = {each.models: _rounds_of(records[each.place], search.file.target) for each in wanted}
+        reached = {each.models: rounds_of(records[each.place], search.file.target) for each in wanted}
         state = replace(state, trained={**state.trained, **reached})
     part = _part(search, trained)
     written_results(part, out / TRAININGS, part.runs)
@@ -91,7 +91,7 @@ def _part(search: Search, candidates: Sequence[Candidate]) -> Sweep:
     return search.sweep.only(run for run in search.sweep.runs if run.place in places)
 
 
-def _state_of(search: Search, path: Path) -> SearchState:
+def first_state(search: Search, path: Path) -> SearchState:
     """Return the state before the first training. Raises FedstrataError if a candidate is not possible."""
     first = [run for run in search.sweep.runs if run.seed == search.file.seeds[0]]
     check_runs(first)
@@ -129,17 +129,17 @@ def _check_limits(state: SearchState, path: Path) -> None:
     raise ExperimentError(f"{path}: no candidate keeps all limits for one global round; raise one of them")
 
 
-def _rounds_of(records: Sequence[RunRecord], target: float) -> float:
-    """Return the mean global rounds until the target. If a run does not reach the target, return infinity."""
-    return fmean(reached_at(record, target) or math.inf for record in records)
+def rounds_of(records: Sequence[RunRecord], target: float) -> list[float]:
+    """Return the mean global rounds until each part of the target in `SHARES`. If a run misses it, return infinity."""
+    return [fmean(reached_at(record, target, share) or math.inf for record in records) for share in SHARES]
 
 
-def reached_at(record: RunRecord, target: float) -> int | None:
-    """Return the first global round after which all devices together measured the target. Return None if the run missed
-    it.
+def reached_at(record: RunRecord, target: float, share: float = 1.0) -> int | None:
+    """Return the first global round after which all devices together measured a share of the target. Return None if the
+    run missed it.
     """
-    sign = 1 if record.headline.higher_is_better else -1
-    return next((number for number, value in measured_rounds(record).items() if sign * (value - target) >= 0), None)
+    rounds, metric = measured_rounds(record), record.headline
+    return next((number for number, value in rounds.items() if metric.is_reached(value, target, share)), None)
 
 
 def _used(records: Sequence[RunRecord], target: float) -> Amounts | None:
@@ -153,10 +153,10 @@ def _used(records: Sequence[RunRecord], target: float) -> Amounts | None:
 
 def _unreached(state: SearchState, records: Mapping[Place, Sequence[RunRecord]], target: float) -> str:
     """Return why there is no plan: no training reached the target, or none within the limits."""
-    reached = [each for each in state.candidates if math.isfinite(state.trained.get(each.models, math.inf))]
-    if reached:
-        least = min(reached, key=lambda each: state.trained[each.models] * each.costs[state.aim])
-        needs = least.needs(state.trained[least.models])
+    until = {name: found[-1] for name, found in state.trained.items() if math.isfinite(found[-1])}
+    if reached := [each for each in state.candidates if each.models in until]:
+        least = min(reached, key=lambda each: until[each.models] * each.costs[state.aim])
+        needs = least.needs(until[least.models])
         beyond = next(name for name, most in state.limits.items() if needs[name] > most)
         return (
             f"no plan keeps the limits: {least.label} reaches the target with {beyond.said(needs[beyond])}, but "

@@ -1,8 +1,9 @@
 """Choose which candidates to train, and which one is the plan. Nothing here trains, reads or writes.
 
 Candidates that train the same models need one training. From the trainings so far, the rounds until the target are
-predicted for the others: log(rounds) is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). Next,
-the planner trains the candidate that would be cheapest if its rounds were two standard deviations below the prediction.
+predicted for the others: log(rounds) is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). The rounds
+until parts of the target count, too, so a training that misses the target also tells something. Next, the planner
+trains the candidate that would be cheapest if its rounds were two standard deviations below the prediction.
 """
 
 import math
@@ -20,7 +21,7 @@ from emulator.sweeps.file import Place
 BATCH = 4  # trainings between two predictions; the same on every machine, so that every machine finds the same plan
 Floats = NDArray[np.float64]
 DIGITS = 6  # of predictions, so that the last bits of a processor change no plan
-UNREACHED = 2.0  # a training that misses the target counts with this many times its rounds
+SHARES = (0.5, 0.7, 0.85, 0.95, 1.0)  # parts of the target, see `Metric.is_reached`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +67,15 @@ class Rounds:
 class SearchState:
     """Hold the candidates, and what trainings have shown so far.
 
-    `trained` maps `Candidate.models` to the mean global rounds until the target. They are infinite if a training
-    missed the target.
+    `trained` maps `Candidate.models` to the mean global rounds until each part of the target in `SHARES`. They are
+    infinite if a training missed it.
     """
 
     candidates: Sequence[Candidate]
     aim: Resource
     limits: Mapping[Resource, float]
     most_rounds: int  # global rounds of a training
-    trained: Mapping[str, float] = field(default_factory=dict)
+    trained: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @cached_property
     def by_models(self) -> dict[str, list[Candidate]]:
@@ -92,16 +93,30 @@ class SearchState:
     @cached_property
     def rounds(self) -> dict[str, Rounds]:
         """The rounds of all models, trained or predicted. Without a training there are none."""
-        found = {name: Rounds(number=rounds) for name, rounds in self.trained.items()}
+        found = {name: Rounds(number=rounds[-1]) for name, rounds in self.trained.items()}
         names, waiting = list(found), [name for name in self.by_models if name not in found]
         if not names or not waiting:
             return found
-        inputs = self._inputs([*names, *waiting])
-        logs = [math.log(min(self.trained[name], UNREACHED * self.most_rounds)) for name in names]
-        means, deviations = _predicted(inputs[: len(names)], np.array(logs), inputs[len(names) :])
+        means, deviations = self._predicted(names, waiting)
         for name, mean, deviation in zip(waiting, means.tolist(), deviations.tolist(), strict=True):
-            found[name] = Rounds(number=max(1.0, round(math.exp(mean), DIGITS)), deviation=deviation, is_trained=False)
+            number = max(1.0, round(math.exp(mean), DIGITS))
+            found[name] = Rounds(number=number, deviation=deviation, is_trained=False)
         return found
+
+    def _predicted(self, names: Sequence[str], waiting: Sequence[str]) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation of the logarithm of the rounds of waiting models. `names` were trained."""
+        inputs, shares = self._inputs([*names, *waiting]), np.eye(len(SHARES))
+        reached = [
+            (np.concatenate((inputs[row], shares[share])), math.log(rounds))
+            for row, name in enumerate(names)
+            for share, rounds in enumerate(self.trained[name])
+            if math.isfinite(rounds)
+        ]
+        if not reached:  # nothing is known but that the target is far
+            return np.full(len(waiting), math.log(self.most_rounds)), np.ones(len(waiting))
+        known, logs = (np.array(each) for each in zip(*reached, strict=True))
+        asked = np.hstack((inputs[len(names) :], np.tile(shares[-1], (len(waiting), 1))))
+        return _regressed(known, logs, asked)
 
     def _inputs(self, names: Sequence[str]) -> Floats:
         """Return a row per model, with a 1 for each choice on an axis that changes models."""
@@ -177,7 +192,7 @@ class SearchState:
         return next((each for each, rounds in self.ranking if rounds.is_trained), None)
 
 
-def _predicted(known: Floats, logs: Floats, inputs: Floats) -> tuple[Floats, Floats]:
+def _regressed(known: Floats, logs: Floats, inputs: Floats) -> tuple[Floats, Floats]:
     """Return mean and standard deviation of the logarithm of rounds for each row of `inputs`."""
     from sklearn.linear_model import BayesianRidge
 

@@ -45,6 +45,21 @@ base:
 seeds: [3, 4]
 cells: {one_shot: {}}
 """
+SEARCH = """
+base:
+  name: small
+  partition: {kind: iid, devices: 2, examples_per_device: 40}
+  method: fedavg
+  clock: virtual
+  links: {device-lps: {preset: lte}}
+  training: {global_rounds: 4, local_steps: 1}
+seeds: [3]
+vary:
+  training.lps_rounds_per_global_round: [1, 2]
+  links.device-lps.preset: [lte, nb-iot]
+aim: seconds
+target: 0.1
+"""
 OTHER_ENDS = {"floor", "recovery_kubernetes"}  # echo starts the first, and the second needs a Kubernetes
 
 # By name: how it is started, and what lines it prints.
@@ -94,6 +109,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     "memory_gps": (
         "memory_gps --model-mb 20 --clusters 2",
         ["clusters  shared MB .*", rf" +2( +{N}){{4}}"],
+    ),
+    "planner": (
+        "planner {folder}/search.yaml {folder}/all --targets 0.1 --trainings 2",
+        ["4 candidates, 2 different models, seed 3", rf"\| 0.1 \| seconds \| 2 \| 2 \| 0.000 \| {N} \| .* \(\d+%\) \|"],
     ),
     "privacy attack": (
         "privacy attack --sizes 5 20 --figure {folder}/attack.svg",
@@ -160,6 +179,7 @@ def check(told: str, lines: Sequence[str]) -> None:
 def folder(tmp_path: Path) -> Path:
     """With what some of them read."""
     (tmp_path / "small.yaml").write_text(SWEEP, encoding="utf-8")
+    (tmp_path / "search.yaml").write_text(SEARCH, encoding="utf-8")
     draws = np.random.default_rng(0)
     np.save(tmp_path / "inputs.npy", draws.normal(0, 1, (2, 40, 784)).astype(np.float32))
     np.save(tmp_path / "labels.npy", draws.integers(0, 10, (2, 40)))

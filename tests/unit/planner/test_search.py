@@ -11,7 +11,7 @@ import pytest
 from emulator.planner.learning import learning_axes
 from emulator.planner.output import pareto
 from emulator.planner.resources import Resource
-from emulator.planner.search import BATCH, Candidate, SearchState
+from emulator.planner.search import BATCH, SHARES, Candidate, SearchState
 from emulator.sweeps.file import Place
 
 AXES = {"lps": (1, 2, 4, 8, 16), "steps": (1, 2, 4, 8, 10), "share": (0.25, 0.5, 0.75, 1.0), "link": ("lte", "wifi")}
@@ -40,6 +40,11 @@ def rounds_of(each: Candidate, noise: float, seed: int) -> float:
     return max(1.0, round(80 * lps**0.1 * steps**-0.6 * share**-0.4 * math.exp(noise * drawn)))
 
 
+def curve(rounds: float) -> list[float]:
+    """Return the rounds until each part of the target, if learning slows down towards it."""
+    return [max(1.0, rounds * share**3) for share in SHARES]
+
+
 def state(limits: Mapping[Resource, float] | None = None) -> SearchState:
     return SearchState(candidates=candidates(seconds_of), aim=Resource.SECONDS, limits=limits or {}, most_rounds=400)
 
@@ -50,7 +55,9 @@ def searched(start: SearchState, trainings: int, noise: float, seed: int) -> Sea
         assert len(wanted) <= BATCH
         assert not {each.models for each in wanted} & set(now.trained)
         count += len(wanted)
-        now = replace(now, trained={**now.trained, **{each.models: rounds_of(each, noise, seed) for each in wanted}})
+        now = replace(
+            now, trained={**now.trained, **{each.models: curve(rounds_of(each, noise, seed)) for each in wanted}}
+        )
     return now
 
 
@@ -61,7 +68,7 @@ def test_an_axis_changes_models_if_two_candidates_that_differ_only_there_train_o
 
 def test_the_first_trainings_have_every_choice() -> None:
     first = state().next(20)
-    second = replace(state(), trained={each.models: 50.0 for each in first}).next(20)
+    second = replace(state(), trained={each.models: curve(50.0) for each in first}).next(20)
     seen = {pair for each in (*first, *second) for pair in each.choices.items() if pair[0] != "link"}
     assert seen == {(axis, str(value)) for axis, values in AXES.items() for value in values if axis != "link"}
     assert {each.choices["link"] for each in first} == {"wifi"}  # it changes only times, and this one is faster
@@ -72,7 +79,7 @@ def test_candidates_that_differ_only_in_times_share_a_training() -> None:
     assert len(start.by_models) == 100
     assert all([each.choices["link"] for each in alike] == ["wifi", "lte"] for alike in start.by_models.values())
     (first, *_) = start.next(1)
-    after = replace(start, trained={first.models: 12.0})
+    after = replace(start, trained={first.models: curve(12.0)})
     assert after.best is first
     slow = next(each for each in start.by_models[first.models] if each.choices["link"] == "lte")
     assert after.rounds[slow.models].number == 12.0
@@ -99,15 +106,33 @@ def test_the_search_ends_when_no_other_candidate_can_win() -> None:
     assert len(now.trained) < len(now.by_models) / 2
 
 
-def test_a_training_that_misses_the_target_is_no_plan_and_predicts_many_rounds() -> None:
+def test_a_training_that_misses_the_target_is_no_plan_but_tells_how_fast_others_are() -> None:
     start = state()
-    first = start.next(4)
-    after = replace(start, trained={each.models: math.inf for each in first})
-    assert after.best is None
-    assert all(not math.isfinite(after.rounds[each.models].number) for each in first)
-    others = [rounds.number for name, rounds in after.rounds.items() if name not in after.trained]
-    assert min(others) > start.most_rounds
-    assert after.next(4)  # it goes on
+    missed = {
+        each.models: [
+            rounds if share < 0.9 else math.inf
+            for share, rounds in zip(SHARES, curve(rounds_of(each, 0.0, 0)), strict=True)
+        ]
+        for each in start.candidates
+        if each.choices["steps"] in {"1", "2"}
+    }
+    one = next(each for each in start.candidates if each.models not in missed)
+    after = replace(start, trained={**missed, one.models: curve(rounds_of(one, 0.0, 0))})
+    assert after.best is not None
+    assert after.best.models == one.models
+    slow = next(
+        each for each in start.candidates if each.choices["steps"] == one.choices["steps"] and each.models != one.models
+    )
+    assert after.rounds[slow.models].number == pytest.approx(rounds_of(slow, 0.0, 0), rel=0.15)
+
+
+def test_a_search_goes_on_if_no_training_reaches_anything() -> None:
+    now = state()
+    for _ in range(4):
+        wanted = now.next(4)
+        assert wanted
+        now = replace(now, trained={**now.trained, **{each.models: [math.inf] * len(SHARES) for each in wanted}})
+    assert now.best is None
 
 
 def test_the_plan_keeps_limits_although_others_are_cheaper() -> None:
@@ -128,7 +153,7 @@ def test_of_equal_candidates_the_one_that_needs_less_of_the_rest_is_first() -> N
         Candidate(place=place, models="same", costs={Resource.SECONDS: 2.0, Resource.LPS_GPS_BYTES: amount})
         for place, amount in zip(places, (80.0, 10.0), strict=True)
     ]
-    now = SearchState(candidates=both, aim=Resource.SECONDS, limits={}, most_rounds=9, trained={"same": 3.0})
+    now = SearchState(candidates=both, aim=Resource.SECONDS, limits={}, most_rounds=9, trained={"same": curve(3.0)})
     assert now.best is both[1]
     assert replace(now, trained={}).next(1) == [both[1]]  # so the plan is what was trained
     assert [each.label for each, _ in now.ranking] == ["lps=1", "lps=8"]

@@ -1,0 +1,138 @@
+"""How good the planner's plans are: all candidates of a search are trained, and the planner trains only some of them.
+
+    python -m benchmarks.planner SEARCH DIR [--targets 0.8 0.85] [--trainings 20]
+
+First all candidates are trained in `DIR`, a sweep's folder, with the first seed of the search file. The same call
+continues an interrupted one. Then the search is repeated on these records for each target and each aim. Regret is
+what the plan measured above the best candidate, as a share of the best. Random choices and a genetic search (uniform
+crossover, mutation 0.2, a population of 8) get the same number of trainings. Over 200 draws of each, the table has
+the median regret, and the share of draws within 5 % of the best.
+"""
+
+import argparse
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from scipy.stats import kendalltau
+
+from emulator.planner.costs import used_until
+from emulator.planner.plan import first_state, reached_at, rounds_of
+from emulator.planner.resources import Amounts, Resource
+from emulator.planner.search import Candidate, SearchState
+from emulator.planner.search_file import load_search
+from emulator.results.read_record import RunRecord
+from emulator.sweeps.file import Place
+from emulator.sweeps.store import SharedFolder
+from emulator.sweeps.sweep import SweepRequest, sweep
+from emulator.sweeps.sweep_progress import SweepDisplay
+
+DRAWS, POPULATION, PARENTS, MUTATION, NEAR = 200, 8, 6, 0.2, 0.05
+Needs = Mapping[Place, float]  # what each candidate measured; infinite if it missed the target
+Draw = Callable[[Sequence[Candidate], Needs, int, random.Random], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """Hold a repeated search: its plan's regret, its trainings, and Kendall's tau of predicted and measured needs."""
+
+    regret: float
+    trainings: int
+    tau: float
+
+
+def replayed(
+    start: SearchState, records: Mapping[Place, RunRecord], needs: Needs, *, target: float, most: int
+) -> Replayed:
+    """Repeat a search on the records of all candidates."""
+    now, count = start, 0
+    while wanted := now.next(most - count):
+        count += len(wanted)
+        now = replace(now, trained={**now.trained, **{w.models: rounds_of([records[w.place]], target) for w in wanted}})
+    pairs = [
+        (each.costs[now.aim] * now.rounds[each.models].number, needs[each.place])
+        for each in now.candidates
+        if math.isfinite(needs[each.place]) and math.isfinite(now.rounds[each.models].number)
+    ]
+    return Replayed(
+        regret=needs[now.best.place] / min(needs.values()) - 1 if now.best is not None else math.inf,
+        trainings=count,
+        tau=float(kendalltau(*zip(*pairs, strict=True)).statistic) if pairs else math.nan,
+    )
+
+
+def at_random(candidates: Sequence[Candidate], needs: Needs, most: int, drawn: random.Random) -> float:
+    """Return what the best of randomly chosen candidates needs."""
+    return min(needs[each.place] for each in drawn.sample(candidates, min(most, len(candidates))))
+
+
+def genetic(candidates: Sequence[Candidate], needs: Needs, most: int, drawn: random.Random) -> float:
+    """Return what the best candidate of a genetic search needs."""
+    axes = list(candidates[0].choices)
+    choices = {axis: sorted({each.choices[axis] for each in candidates}) for axis in axes}
+    known = {tuple(each.choices.values()): needs[each.place] for each in candidates}
+    seen = {genes: known[genes] for genes in drawn.choices(sorted(known), k=POPULATION)}
+    for _ in range(10 * most):
+        if len(seen) >= min(most, len(known)):
+            break
+        mother, father = drawn.choices(sorted(seen, key=lambda genes: (seen[genes], genes))[:PARENTS], k=2)
+        child = tuple(
+            drawn.choice(choices[axis]) if drawn.random() < MUTATION else drawn.choice(pair)
+            for axis, *pair in zip(axes, mother, father, strict=True)
+        )
+        seen[child] = known[child]
+    return min(seen.values())
+
+
+def regrets(draw: Draw, candidates: Sequence[Candidate], needs: Needs, most: int) -> str:
+    """Return the median regret over draws, and the share of draws that are near the best."""
+    best = min(needs.values())
+    found = [draw(candidates, needs, most, random.Random(seed)) / best - 1 for seed in range(DRAWS)]
+    return f"{median(found):.3f} ({sum(each <= NEAR for each in found) / DRAWS:.0%})"
+
+
+def needs_of(records: Mapping[Place, RunRecord], target: float) -> dict[Resource, dict[Place, float]]:
+    """Return what each candidate measured until the target, by resource."""
+    reached = {place: reached_at(record, target) for place, record in records.items()}
+    used: dict[Place, Amounts] = {
+        place: used_until(records[place], number) for place, number in reached.items() if number is not None
+    }
+    there = [name for name in Resource if all(name in each for each in used.values())]
+    return {name: {place: used[place][name] if place in used else math.inf for place in records} for name in there}
+
+
+def main() -> None:
+    """Train all candidates, and print a row for each target and aim."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("search", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--targets", type=float, nargs="+")
+    parser.add_argument("--trainings", type=int)
+    given = parser.parse_args()
+    search = load_search(given.search)
+    seed = search.file.seeds[0]
+    whole = search.sweep.only(run for run in search.sweep.runs if run.seed == seed)
+    done = sweep(SweepRequest(sweep=whole, store=SharedFolder(given.folder), jobs=None), SweepDisplay())
+    if done.failure is not None:
+        raise done.failure
+    records = {place: record for (place, _), record in done.results.records.items()}
+    start, most = first_state(search, given.search), given.trainings or search.file.trainings
+    print(f"{len(start.candidates)} candidates, {len(start.by_models)} different models, seed {seed}\n")
+    print("| target | aim | reach it | trainings | regret | tau | random | genetic |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|")
+    for target in given.targets or [search.file.target]:
+        for aim, needs in needs_of(records, target).items():
+            found = replayed(replace(start, aim=aim), records, needs, target=target, most=most)
+            others = [regrets(draw, start.candidates, needs, most) for draw in (at_random, genetic)]
+            reach = sum(map(math.isfinite, needs.values()))
+            print(
+                f"| {target:g} | {aim.value} | {reach} | {found.trainings} | {found.regret:.3f} | {found.tau:.2f} | "
+                f"{' | '.join(others)} |"
+            )
+
+
+if __name__ == "__main__":
+    main()

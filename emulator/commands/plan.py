@@ -1,11 +1,15 @@
 """Define the command `plan`, which chooses a topology."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from emulator.commands.options import Jobs, Output, with_groups
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @with_groups
@@ -48,4 +52,25 @@ def plan(
     print_table(console, lambda name: name not in is_text, "The best candidates", best_table(found))
     console.print(
         f"{LEAVES_OUT}\nexperiment  {out / 'experiment.yaml'}\npage        {out / PAGE}", soft_wrap=True, markup=False
+    )
+
+
+def is_plan(folder: Path) -> bool:
+    """Return whether a folder has a plan, and is no run."""
+    from emulator.planner.against import is_plan as has_plan
+
+    return has_plan(folder)
+
+
+def compare_with_run(folders: Sequence[Path], console: "Console") -> None:
+    """Print what a plan predicts, and what a run of it has measured. The first folder has the plan."""
+    from emulator.commands.sweep import print_table
+    from emulator.planner.against import against
+
+    if len(folders) != 2:
+        raise typer.BadParameter(f"{folders[0]} is a plan; give one run after it")
+    found = against(*folders)
+    head = [f"until {found.target:g}", "plan", "run", "run / plan"]
+    print_table(
+        console, lambda name: name in head[1:], "What a plan predicts, and a run has used", (head, found.rows())
     )

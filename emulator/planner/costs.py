@@ -1,5 +1,7 @@
 """What a global round costs, predicted without training, and what a finished run has used until a global round."""
 
+from collections import defaultdict
+
 from emulator.estimates.asynchronous_times import Timeline, timeline_of
 from emulator.estimates.check import asked_devices, model_size, payloads_of
 from emulator.estimates.check_times import expected_homes, expected_times
@@ -8,7 +10,6 @@ from emulator.results.read_record import RunRecord
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.energy import ENERGY
 from fedstrata.record.timeline import FLOWS
 from fedstrata.v1 import rounds_pb2 as pb
@@ -35,30 +36,31 @@ def costs_of_round(experiment: Experiment) -> Amounts:
 
 
 def used_until(record: RunRecord, global_round: int) -> Amounts:
-    """Return what a finished run has used from the beginning of training until the end of a global round. Raises
-    DataError if a file of the record is missing.
+    """Return what a finished run has used from the beginning of training until the end of a global round. Resources
+    that the record does not have are left out. Raises DataError if a file of the record is malformed.
     """
+
+    def is_until(number: int | None) -> bool:
+        return number is not None and number <= global_round
+
+    lasted: dict[int, float] = defaultdict(float)  # seconds by global round
+    for wait in record.waits:
+        if wait.tier == "gps" and is_until(wait.global_round):
+            lasted[wait.global_round] = max(lasted[wait.global_round], wait.busy_s + wait.waiting_s)
+    folder = record.folder
     flows = [
-        row
-        for row in FLOWS.read(record.folder / "flows.csv")
-        if row.global_round is not None and row.global_round <= global_round
+        row for row in FLOWS.read_if_there(folder / "flows.csv") if row.tier == "gps" and is_until(row.global_round)
     ]
-    by_tier = {tier: [row for row in flows if row.tier == tier] for tier in ("lps", "gps")}
-    ends = {row.global_round: row.ends_s for row in record.timeline if row.tier == "gps"}
-    before_s = next((row.ends_s for row in record.timeline if row.tier == "before"), 0.0)
-    experiment = parse_experiment(record.experiment_yaml)
-    spent = ENERGY.read_if_there(record.folder / "energy.csv")
+    spent = [row for row in ENERGY.read_if_there(folder / "energy.csv") if is_until(row.global_round)]
     found = {
-        Resource.SECONDS: ends[global_round] - before_s,
-        Resource.DEVICE_BYTES: float(sum(row.down_bytes + row.up_bytes + row.answer_bytes for row in by_tier["lps"])),
-        Resource.LPS_GPS_BYTES: float(sum(row.down_bytes + row.up_bytes for row in by_tier["gps"])),
-        Resource.JOULES: sum(
-            row.down_j + row.compute_j + row.up_j
-            for row in spent
-            if row.global_round is not None and row.global_round <= global_round
+        Resource.SECONDS: sum(lasted.values()),
+        Resource.DEVICE_BYTES: sum(
+            row.bytes_up + row.bytes_down for row in record.rounds if is_until(row.global_round)
         ),
+        Resource.LPS_GPS_BYTES: sum(row.down_bytes + row.up_bytes for row in flows),
+        Resource.JOULES: sum(row.down_j + row.compute_j + row.up_j for row in spent),
     }
-    return _counted(experiment, found)
+    return {name: float(amount) for name, amount in found.items() if amount}
 
 
 def _of_timeline(experiment: Experiment, timeline: Timeline) -> Amounts:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 EXPERIMENT, TABLE, PAGE, FIGURE = "experiment.yaml", "plan.csv", "index.html", "plan"
+SEARCH = "search.yaml"
 LEAVES_OUT = (
     "Predictions leave out questions before training, headers of messages, measurements by all devices, repeated "
     "transfers, and processes that share cores. Costs are those of the first seed. Rounds with ≈ are estimates; the "
@@ -32,9 +33,12 @@ Table = tuple[list[str], list[list[str]]]  # (header, rows)
 
 
 def write_plan(plan: Plan, out: Path) -> None:
-    """Write experiment.yaml, plan.csv, plan.svg, plan.png and index.html. Raises OutputError if this is impossible."""
+    """Write the chosen experiment, the search, all candidates, the figure and the page. Raises OutputError if this is
+    impossible.
+    """
     try:
         (out / EXPERIMENT).write_text(plan.experiment.to_yaml(), encoding="utf-8")
+        (out / SEARCH).write_text(plan.search.text, encoding="utf-8")
         (out / TABLE).write_text(csv_text(plan), encoding="utf-8", newline="")
         with drawing():
             from matplotlib.figure import Figure

@@ -28,7 +28,7 @@ class Resource(StrEnum):
 
 
 LABELS = {
-    Resource.SECONDS: "virtual time",
+    Resource.SECONDS: "time",
     Resource.DEVICE_BYTES: "bytes of devices",
     Resource.LPS_GPS_BYTES: "bytes LPS–GPS",
     Resource.JOULES: "energy of devices",

@@ -140,3 +140,42 @@ def test_a_target_or_a_limit_that_nothing_meets_is_one_line(
     assert said in told
     assert told.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.runs
+def test_a_plan_is_compared_with_a_run_of_it_on_either_clock(done: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    real = done.with_name("real")
+    words = ["run", str(done / "experiment.yaml"), "--set", "clock=real", "--out", str(real), "--quiet"]
+    assert cli.execute(words) == 0
+    own = load_experiment(done / "experiment.yaml").run_id
+    records = [path.parent for path in done.glob("trainings/runs/*/*/*/summary.json")]
+    (virtual,) = [path for path in records if json.loads((path / "summary.json").read_text())["run_id"] == own]
+    for run, names in ((virtual, ["time", "bytes of devices", "bytes LPS–GPS", "energy of devices"]), (real, ["time"])):
+        capfd.readouterr()
+        assert cli.execute(["compare", str(done), str(run)]) == 0
+        told = capfd.readouterr().out
+        ratios = {name: float(line.split()[-1]) for name in names for line in told.splitlines() if name in line[:24]}
+        assert [*ratios] == names
+        if run == virtual:
+            assert all(ratio == pytest.approx(1.0, abs=0.05) for ratio in ratios.values())
+
+
+@pytest.mark.runs
+def test_a_plan_and_a_run_that_missed_its_target_are_one_line(
+    file: Path, done: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = file.parent / "short"
+    words = [
+        "run",
+        str(done / "experiment.yaml"),
+        "--set",
+        "training.global_rounds=1",
+        "--set",
+        "training.local_epochs=1",
+    ]
+    assert cli.execute([*words, "--out", str(run), "--quiet"]) == 0
+    capfd.readouterr()
+    assert cli.execute(["compare", str(done), str(run)]) != 0
+    assert "did not reach the plan's target 0.3" in capfd.readouterr().err
+    assert cli.execute(["compare", str(done)]) != 0
+    assert "is a plan; give one run after it" in capfd.readouterr().err

@@ -19,6 +19,8 @@ from emulator.results.report.style import COLOURS, MUTED, drawing, inline_svg, s
 from fedstrata.errors import OutputError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 SHOWN = 10
@@ -62,11 +64,11 @@ def summary(plan: Plan) -> list[str]:
     state, file = plan.state, plan.search.file
     others = [axis for axis in state.candidates[0].choices if axis not in state.axes]
     rounds = state.rounds[plan.best.models].number
-    needs = ", ".join(each.said(plan.best.needs(rounds)[each]) for each in resources_of(plan))
+    needs = ", ".join(f"{each.label} {each.said(plan.best.needs(rounds)[each])}" for each in resources_of(plan))
     return [
         f"{counted(len(state.candidates), 'candidate')} train {counted(len(state.by_models), 'different model')}; "
         f"{grouped(len(plan.trained))} were trained, with {counted(len(file.seeds), 'seed')} each",
-        f"{', '.join(state.axes) or 'nothing'} changes models; {', '.join(others) or 'nothing'} changes only times",
+        f"Models depend on {', '.join(state.axes) or 'nothing'}; only times depend on {', '.join(others) or 'nothing'}",
         f"plan: {plan.best.label}: {counted(round(rounds), 'global round')}, {needs}",
         *_why(plan),
     ]
@@ -81,6 +83,9 @@ def _why(plan: Plan) -> Iterator[str]:
         theirs, ours = second.costs[aim], plan.best.costs[aim]
         more = theirs * rounds.number / (ours * best)
         by = "" if rounds.is_trained else ", by an estimate"
+        if round(more, 2) == 1:
+            yield f"runner-up: {second.label} needs as much {aim.label}, and more of other resources{by}"
+            return
         said = f"{second.label} needs {more:.2f} times the {aim.label}{by}"
         of = f"{theirs / ours:.2f} times per global round, {rounds.number / best:.2f} times the rounds"
         is_open = not rounds.is_trained and round(more, 2) < 1
@@ -131,18 +136,17 @@ def csv_text(plan: Plan) -> str:
 
 def size_of(plan: Plan) -> tuple[float, float]:
     """Return width and height of the figure in inches."""
-    return 4.4 * (len(resources_of(plan)) - 1) + 0.4, 3.8
+    return 4.4 * max(1, len(resources_of(plan)) - 1) + 0.4, 3.8
 
 
 def draw(plan: Plan, figure: "Figure") -> str:
     """Draw the candidates by the aim and each other resource, and return a description. Filled: trained."""
     aim, *others = resources_of(plan)
-    ranking = plan.state.ranking
+    others, ranking = others or [aim], plan.state.ranking
     for place, other in enumerate(others, 1):
         axes = figure.add_subplot(1, len(others), place)
-        axes.set(
-            xscale="log", yscale="log", xlabel=_unit(aim), ylabel=_unit(other), title=f"{other.label} by {aim.label}"
-        )
+        title = f"{other.label[0].upper()}{other.label[1:]} by {aim.label}"
+        axes.set(xlabel=aim.label, ylabel=other.label, title=title)
         for is_trained in (False, True):
             points = [each.needs(rounds.number) for each, rounds in ranking if rounds.is_trained is is_trained]
             axes.plot(
@@ -155,9 +159,11 @@ def draw(plan: Plan, figure: "Figure") -> str:
         best = plan.best.needs(plan.state.rounds[plan.best.models].number)
         axes.plot([best[aim]], [best[other]], "*", color=COLOURS[1], markersize=13, label="plan")
         axes.grid(visible=True)
+        for axis, resource in (("x", aim), ("y", other)):
+            _scale(axes, axis, resource)
         if place == 1:
             axes.legend()
-    figure.subplots_adjust(left=0.62 / size_of(plan)[0], right=0.97, bottom=0.14, top=0.9, wspace=0.3)
+    figure.subplots_adjust(left=0.85 / size_of(plan)[0], right=0.98, bottom=0.14, top=0.9, wspace=0.34)
     return f"{len(ranking)} candidates; the plan is {plan.best.label}"
 
 
@@ -170,9 +176,19 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _unit(resource: Resource) -> str:
-    unit = {Resource.SECONDS: "s", Resource.JOULES: "J"}.get(resource, "B")
-    return f"{resource.label}, {unit}"
+def _scale(axes: "Axes", name: str, resource: Resource) -> None:
+    """Label the axis `x` or `y` with amounts and units. If amounts differ by a factor of 10 or more, the axis is
+    logarithmic.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    axis: Axis = getattr(axes, f"{name}axis")
+    least, most = axis.get_data_interval()
+    is_wide = most >= 10 * least
+    axes.set(**{f"{name}scale": "log" if is_wide else "linear"})
+    axis.set_major_locator(LogLocator(numticks=5) if is_wide else MaxNLocator(4))
+    axis.set_major_formatter(lambda amount, _: resource.said(amount))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _page(plan: Plan) -> str:

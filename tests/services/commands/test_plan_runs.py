@@ -87,6 +87,7 @@ def test_the_plan_is_the_cheapest_candidate_and_its_experiment_runs(done: Path) 
     record = next((done / "trainings").glob(f"runs/base/*={experiment.training.lps_rounds_per_global_round},*/seed-3"))
     assert json.loads((record / "summary.json").read_text())["run_id"] == experiment.run_id
     page = (done / "index.html").read_text(encoding="utf-8")
+    assert "mathdefault" not in page  # ticks of a logarithmic axis
     assert (
         f"trainings/{record.relative_to(done / 'trainings').as_posix().replace('=', '%3D').replace(',', '%2C')}" in page
     )

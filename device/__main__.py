@@ -74,7 +74,7 @@ def options_of_process() -> Arguments:
 
 
 def _share(text: str) -> str:
-    """Return the text of a share of the processor's memory. Raises ArgumentTypeError if it is none."""
+    """Return a text that is a share of the processor's memory. Raises ArgumentTypeError for any other text."""
     try:
         is_share = 0 < float(text) <= 1
     except ValueError:

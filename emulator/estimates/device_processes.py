@@ -1,4 +1,4 @@
-"""How the devices of a run are divided among processes of one machine."""
+"""Divide the devices of a run among processes of one machine."""
 
 import os
 from contextlib import suppress

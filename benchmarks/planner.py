@@ -1,4 +1,4 @@
-"""How good the planner's plans are: all candidates of a search are trained, and the planner trains only some of them.
+"""Compare plans with the best candidate of a search: all candidates are trained, and the planner trains some of them.
 
     python -m benchmarks.planner SEARCH DIR [--targets 0.8 0.85] [--trainings 20]
 
@@ -22,7 +22,7 @@ from scipy.stats import kendalltau
 from emulator.planner.costs import used_until
 from emulator.planner.plan import first_state, reached_at, rounds_of
 from emulator.planner.resources import Amounts, Resource
-from emulator.planner.search import Candidate, SearchState
+from emulator.planner.search import Candidate, SearchState, trained_until_found
 from emulator.planner.search_file import load_search
 from emulator.results.read_record import RunRecord
 from emulator.sweeps.file import Place
@@ -48,10 +48,11 @@ def replayed(
     start: SearchState, records: Mapping[Place, RunRecord], needs: Needs, *, target: float, most: int
 ) -> Replayed:
     """Repeat a search on the records of all candidates."""
-    now, count = start, 0
-    while wanted := now.next(most - count):
-        count += len(wanted)
-        now = replace(now, trained={**now.trained, **{w.models: rounds_of([records[w.place]], target) for w in wanted}})
+
+    def known(wanted: Sequence[Candidate]) -> dict[str, list[float]]:
+        return {each.models: rounds_of([records[each.place]], target) for each in wanted}
+
+    now, trained = trained_until_found(start, most, known)
     pairs = [
         (each.costs[now.aim] * now.rounds[each.models].number, needs[each.place])
         for each in now.candidates
@@ -59,7 +60,7 @@ def replayed(
     ]
     return Replayed(
         regret=needs[now.best.place] / min(needs.values()) - 1 if now.best is not None else math.inf,
-        trainings=count,
+        trainings=len(trained),
         tau=float(kendalltau(*zip(*pairs, strict=True)).statistic) if pairs else math.nan,
     )
 

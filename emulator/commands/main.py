@@ -205,10 +205,11 @@ def compare(
 ) -> None:
     """Compare finished runs: a table, and a figure in --out. Or compare a plan with a run of it."""
     from emulator.console.console_tables import make_console
+    from emulator.planner.against import is_plan
     from emulator.results.compare import compare as compare_records
     from emulator.results.compare import show
 
-    if folders[0].is_dir() and plan.is_plan(folders[0]):
+    if is_plan(folders[0]):
         plan.compare_with_run(folders, make_console())
         return
     show(compare_records(folders, out), make_console())

@@ -55,13 +55,6 @@ def plan(
     )
 
 
-def is_plan(folder: Path) -> bool:
-    """Return whether a folder has a plan, and is no run."""
-    from emulator.planner.against import is_plan as has_plan
-
-    return has_plan(folder)
-
-
 def compare_with_run(folders: Sequence[Path], console: "Console") -> None:
     """Print what a plan predicts, and what a run of it has measured. The first folder has the plan."""
     from emulator.commands.sweep import print_table

@@ -1,4 +1,4 @@
-"""What a global round costs, predicted without training, and what a finished run has used until a global round."""
+"""Predict the costs of a global round without training, and read from a record what its run has used."""
 
 from collections import defaultdict
 
@@ -24,11 +24,11 @@ def costs_of_round(experiment: Experiment) -> Amounts:
         return _of_timeline(experiment, timeline_of(experiment, settings))
     payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
     expected, training = expected_times(experiment, payloads), experiment.training
-    trained = asked_devices(experiment) * training.lps_rounds_per_global_round  # devices in a global round
+    asked = asked_devices(experiment)
+    trained = asked * training.lps_rounds_per_global_round  # devices in a global round
     found = {
         Resource.SECONDS: expected.total_ns / NS / training.global_rounds,
-        Resource.DEVICE_BYTES: trained * (payloads.device_down + payloads.device_up)
-        + asked_devices(experiment) * payloads.answer,
+        Resource.DEVICE_BYTES: trained * (payloads.device_down + payloads.device_up) + asked * payloads.answer,
         Resource.LPS_GPS_BYTES: len(expected_homes(experiment)) * (payloads.lps_down + payloads.lps_up),
         Resource.JOULES: trained * expected.device_fj / JOULE_FJ,
     }

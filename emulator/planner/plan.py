@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from emulator.planner.costs import costs_of_round, used_until
 from emulator.planner.learning import models_digest
 from emulator.planner.resources import Amounts
-from emulator.planner.search import SHARES, Candidate, SearchState
+from emulator.planner.search import SHARES, Candidate, SearchState, trained_until_found
 from emulator.planner.search_file import Search, load_search
 from emulator.results.best_round import best_round, measured_rounds
 from emulator.results.output import check_unused
@@ -58,13 +58,13 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
         check_unused(out, besides=(TRAININGS,))
     state = first_state(search, path)
     _check_limits(state, path)
-    trained: list[Candidate] = []
     records: dict[Place, list[RunRecord]] = {}
-    while wanted := state.next(search.file.trainings - len(trained)):
-        records |= _trained(search, wanted, out, jobs, display)
-        trained += wanted
-        reached = {each.models: rounds_of(records[each.place], search.file.target) for each in wanted}
-        state = replace(state, trained={**state.trained, **reached})
+
+    def train(wanted: Sequence[Candidate]) -> dict[str, list[float]]:
+        records.update(_trained(search, wanted, out, jobs, display))
+        return {each.models: rounds_of(records[each.place], search.file.target) for each in wanted}
+
+    state, trained = trained_until_found(state, search.file.trainings, train)
     part = _part(search, trained)
     written_results(part, out / TRAININGS, part.runs)
     if state.best is None:

@@ -7,8 +7,8 @@ trains the candidate that would be cheapest if its rounds were two standard devi
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -92,7 +92,7 @@ class SearchState:
 
     @cached_property
     def rounds(self) -> dict[str, Rounds]:
-        """The rounds of all models, trained or predicted. Without a training there are none."""
+        """The rounds of all models, trained or predicted. Before the first training, the mapping is empty."""
         found = {name: Rounds(number=rounds[-1]) for name, rounds in self.trained.items()}
         names, waiting = list(found), [name for name in self.by_models if name not in found]
         if not names or not waiting:
@@ -167,7 +167,7 @@ class SearchState:
         needs = candidate.needs(rounds)
         return all(needs[name] <= most for name, most in self.limits.items())
 
-    @property
+    @cached_property
     def ranking(self) -> list[tuple[Candidate, Rounds]]:
         """All candidates that can reach the target within the limits, the cheapest first. Of two that need the same of
         the aim, the one that needs less of the other resources is first.
@@ -190,6 +190,19 @@ class SearchState:
         limits.
         """
         return next((each for each, rounds in self.ranking if rounds.is_trained), None)
+
+
+def trained_until_found(
+    state: SearchState, most: int, train: Callable[[Sequence[Candidate]], Mapping[str, Sequence[float]]]
+) -> tuple[SearchState, list[Candidate]]:
+    """Train candidates until no other can be the plan, or `most` are trained. Return the state, and the candidates in
+    the order of training. `train` trains some candidates, and returns what `SearchState.trained` has about them.
+    """
+    trained: list[Candidate] = []
+    while wanted := state.next(most - len(trained)):
+        state = replace(state, trained={**state.trained, **train(wanted)})
+        trained += wanted
+    return state, trained
 
 
 def _regressed(known: Floats, logs: Floats, inputs: Floats) -> tuple[Floats, Floats]:

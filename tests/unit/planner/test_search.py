@@ -1,7 +1,7 @@
 """The choice of trainings and of the plan, on costs and rounds that are made up here."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +11,7 @@ import pytest
 from emulator.planner.learning import learning_axes
 from emulator.planner.output import pareto
 from emulator.planner.resources import Resource
-from emulator.planner.search import BATCH, SHARES, Candidate, SearchState
+from emulator.planner.search import BATCH, SHARES, Candidate, SearchState, trained_until_found
 from emulator.sweeps.file import Place
 
 AXES = {"lps": (1, 2, 4, 8, 16), "steps": (1, 2, 4, 8, 10), "share": (0.25, 0.5, 0.75, 1.0), "link": ("lte", "wifi")}
@@ -50,15 +50,15 @@ def state(limits: Mapping[Resource, float] | None = None) -> SearchState:
 
 
 def searched(start: SearchState, trainings: int, noise: float, seed: int) -> SearchState:
-    now, count = start, 0
-    while wanted := now.next(trainings - count):
+    seen: set[str] = set()
+
+    def train(wanted: Sequence[Candidate]) -> dict[str, list[float]]:
         assert len(wanted) <= BATCH
-        assert not {each.models for each in wanted} & set(now.trained)
-        count += len(wanted)
-        now = replace(
-            now, trained={**now.trained, **{each.models: curve(rounds_of(each, noise, seed)) for each in wanted}}
-        )
-    return now
+        assert not {each.models for each in wanted} & seen
+        seen.update(each.models for each in wanted)
+        return {each.models: curve(rounds_of(each, noise, seed)) for each in wanted}
+
+    return trained_until_found(start, trainings, train)[0]
 
 
 def test_an_axis_changes_models_if_two_candidates_that_differ_only_there_train_others() -> None:

@@ -139,9 +139,11 @@ def lacking_room(experiment: Experiment, dataset: Dataset | None, processes: int
     """
     has = memory_here(experiment)
     processes = min(processes, experiment.device_count)
-    if dataset is None or has is None or processor_memory(experiment, dataset, processes) * processes * runs <= has:
+    if dataset is None or has is None:
         return ""
     needed, share = processor_memory(experiment, dataset, processes), has // (processes * runs)
+    if needed <= share:
+        return ""
     fewer = "use fewer device processes, or " if processes > 1 else ""
     fewer = f"do fewer than {runs} runs at the same time (--jobs), or " if runs > 1 else fewer
     return (

@@ -1,4 +1,4 @@
-"""Compare what a plan predicts with what a run of it has measured, on the virtual or the real clock."""
+"""Compare the resources that a plan predicts with those that a run of the planned experiment has used."""
 
 import csv
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedstrata.record.tables import read_text
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """Hold the needs of a plan until its target, and what a run has used until then."""
+    """Hold the global rounds and resources until the target: as a plan predicts them, and as a run has used them."""
 
     target: float
     planned_rounds: float
@@ -25,7 +25,9 @@ class Against:
     used: dict[Resource, float]
 
     def rows(self) -> list[list[str]]:
-        """Return a row with plan, run and their ratio for the global rounds and for each resource."""
+        """Return a row for the global rounds and for each resource: its name, the plan's number, the run's number, and
+        run divided by plan.
+        """
         pairs = [("global rounds", f"{self.planned_rounds:.3g}", f"{self.rounds}", self.rounds / self.planned_rounds)]
         pairs += [
             (name.label, name.said(amount), name.said(self.used[name]), self.used[name] / amount)
@@ -36,7 +38,7 @@ class Against:
 
 
 def is_plan(folder: Path) -> bool:
-    """Return whether a folder has a plan."""
+    """Return whether a folder has the result of a search (`write_plan`)."""
     return (folder / TABLE).is_file() and (folder / SEARCH).is_file()
 
 

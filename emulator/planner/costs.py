@@ -18,7 +18,9 @@ NS = 1e9
 
 
 def costs_of_round(experiment: Experiment) -> Amounts:
-    """Return what a mean global round uses. Raises FedstrataError if the data are not on this machine."""
+    """Return how much of each resource an average global round uses. Raises FedstrataError if the data are not on this
+    machine.
+    """
     settings = experiment.training.rounds.asynchronous
     if settings is not None:
         return _of_timeline(experiment, timeline_of(experiment, settings))
@@ -36,8 +38,8 @@ def costs_of_round(experiment: Experiment) -> Amounts:
 
 
 def used_until(record: RunRecord, global_round: int) -> Amounts:
-    """Return what a finished run has used from the beginning of training until the end of a global round. Resources
-    that the record does not have are left out. Raises DataError if a file of the record is malformed.
+    """Return how much of each resource a finished run has used from the beginning of training until the end of a global
+    round. Resources without a number in the record are left out. Raises DataError if a file of the record is malformed.
     """
 
     def is_until(number: int | None) -> bool:

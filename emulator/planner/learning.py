@@ -1,4 +1,6 @@
-"""Find which candidates of a search train the same models, and which axes therefore change only times."""
+"""Find which candidates of a search train the same models, and which axes change only times. An axis is a list of
+choices that a search file varies.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,8 @@ def models_digest(experiment: Experiment) -> str:
 
 
 def learning_axes(candidates: Sequence[tuple[Choices, str]]) -> tuple[str, ...]:
-    """Return the axes that change models. `candidates` has the choices of each candidate and its `models_digest`.
+    """Return the names of the axes that change models. `candidates` has the choices of each candidate and its
+    `models_digest`.
 
     An axis changes models if two candidates that differ on no other axis have different digests.
     """

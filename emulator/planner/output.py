@@ -1,4 +1,4 @@
-"""Write a plan: the chosen experiment, a table of all candidates, a figure, and a page."""
+"""Write the result of a search: the chosen experiment, a table of all candidates, a figure, and a page."""
 
 import csv
 import io
@@ -54,13 +54,13 @@ def write_plan(plan: Plan, out: Path) -> None:
 
 
 def resources_of(plan: Plan) -> list[Resource]:
-    """Return the resources that all candidates use, with the aim first."""
+    """Return the resources that every candidate uses. The aim, the resource that the plan saves, is first."""
     there = [each for each in Resource if all(candidate.costs.get(each) for candidate in plan.state.candidates)]
     return sorted(there, key=lambda each: each is not plan.state.aim)
 
 
 def summary(plan: Plan) -> list[str]:
-    """Return lines about the search: what varied, what was trained, and what the plan needs."""
+    """Return lines about the search: the choices, the trainings, and what the plan needs."""
     state, file = plan.state, plan.search.file
     others = [axis for axis in state.candidates[0].choices if axis not in state.axes]
     rounds = state.rounds[plan.best.models].number
@@ -93,7 +93,7 @@ def _why(plan: Plan) -> Iterator[str]:
 
 
 def best_table(plan: Plan) -> Table:
-    """Return the ten best candidates: predicted, and for trained ones measured."""
+    """Return a table of the ten best candidates: predicted amounts and, for trained candidates, measured amounts."""
     resources, aim = resources_of(plan), plan.state.aim
     head = ["", *plan.best.choices, "rounds", *(each.label for each in resources), f"measured {aim.label}"]
     return head, [_row(plan, number, *pair) for number, pair in enumerate(_shown(plan), 1)]
@@ -140,7 +140,9 @@ def size_of(plan: Plan) -> tuple[float, float]:
 
 
 def draw(plan: Plan, figure: "Figure") -> str:
-    """Draw the candidates by the aim and each other resource, and return a description. Filled: trained."""
+    """Draw one panel per resource other than the aim, with a point per candidate. Points of trained candidates are
+    filled. Return a description of the figure.
+    """
     aim, *others = resources_of(plan)
     others, ranking = others or [aim], plan.state.ranking
     for place, other in enumerate(others, 1):
@@ -168,7 +170,7 @@ def draw(plan: Plan, figure: "Figure") -> str:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other point beats in both coordinates, by rising x."""
+    """Return the points on the Pareto front by ascending x. Smaller coordinates are better."""
     found: list[tuple[float, float]] = []
     for x, y in sorted(points):
         if not found or y < found[-1][1]:

@@ -28,7 +28,7 @@ TRAININGS = "trainings"  # the folder of the trained candidates, which is a swee
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Hold the outcome of a search."""
+    """Hold the result of a search: the chosen candidate (the plan), the trained candidates, and measured amounts."""
 
     search: Search
     state: SearchState
@@ -37,7 +37,7 @@ class Plan:
     measured: Mapping[Place, Amounts]  # what trained candidates used until the target, if all their runs reached it
 
     def run_of(self, candidate: Candidate) -> SweepRun:
-        """Return a candidate's run with the first seed."""
+        """Return the run of a candidate with the first seed."""
         return next(run for run in self.search.sweep.runs if run.place == candidate.place)
 
     @property
@@ -47,7 +47,8 @@ class Plan:
 
 
 def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan:
-    """Search as a file says, and return the plan. Trainings are kept in `out`, and the same call continues them.
+    """Do the search of the search file `path`, and return the plan. Trainings are kept in the folder `out`, so the same
+    call continues an interrupted search.
 
     Raises:
         FedstrataError: a value is not allowed, the folder has other content, no candidate keeps the limits, a training
@@ -92,7 +93,7 @@ def _part(search: Search, candidates: Sequence[Candidate]) -> Sweep:
 
 
 def first_state(search: Search, path: Path) -> SearchState:
-    """Return the state before the first training. Raises FedstrataError if a candidate is not possible."""
+    """Return the state of a search before its first training. Raises FedstrataError if a candidate is not possible."""
     first = [run for run in search.sweep.runs if run.seed == search.file.seeds[0]]
     check_runs(first)
     candidates = [
@@ -130,13 +131,15 @@ def _check_limits(state: SearchState, path: Path) -> None:
 
 
 def rounds_of(records: Sequence[RunRecord], target: float) -> list[float]:
-    """Return the mean global rounds until each part of the target in `SHARES`. If a run misses it, return infinity."""
+    """Return, for each part of the target in `SHARES`, the mean number of global rounds until runs reach the part. The
+    number is infinite if a run misses the part.
+    """
     return [fmean(reached_at(record, target, share) or math.inf for record in records) for share in SHARES]
 
 
 def reached_at(record: RunRecord, target: float, share: float = 1.0) -> int | None:
-    """Return the first global round after which all devices together measured a share of the target. Return None if the
-    run missed it.
+    """Return the first global round after which the metric over all devices reaches the part `share` of the target. If
+    the run never reaches this part, return None.
     """
     rounds, metric = measured_rounds(record), record.headline
     return next((number for number, value in rounds.items() if metric.is_reached(value, target, share)), None)

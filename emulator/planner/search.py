@@ -1,9 +1,9 @@
 """Choose which candidates to train, and which one is the plan. Nothing here trains, reads or writes.
 
-Candidates that train the same models need one training. From the trainings so far, the rounds until the target are
-predicted for the others: log(rounds) is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). The rounds
-until parts of the target count, too, so a training that misses the target also tells something. Next, the planner
-trains the candidate that would be cheapest if its rounds were two standard deviations below the prediction.
+Candidates that train the same models need only one training. For untrained candidates, the number of global rounds
+until the target is predicted: its logarithm is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). The
+fit also uses the rounds until parts of the target, so trainings that miss the target are not useless. Next, the planner
+trains the candidate that would be cheapest if its number of rounds were two standard deviations below the prediction.
 """
 
 import math
@@ -26,8 +26,8 @@ SHARES = (0.5, 0.7, 0.85, 0.95, 1.0)  # parts of the target, see `Metric.is_reac
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Describe a candidate: its place in the sweep of all candidates, the digest of what changes its models, and what a
-    global round uses.
+    """Describe a candidate: its place in the sweep of all candidates, the digest of its models (`models_digest`), and
+    how much of each resource a global round uses.
     """
 
     place: Place
@@ -41,17 +41,19 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The choices as text."""
+        """The choices as one line of text."""
         return ", ".join(self.place.choices)
 
     def needs(self, rounds: float) -> Amounts:
-        """Return what this number of global rounds uses."""
+        """Return how much of each resource this number of global rounds uses."""
         return {name: rounds * cost for name, cost in self.costs.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Hold the global rounds until the target: trained, or predicted with the standard deviation of their logarithm."""
+    """Hold the number of global rounds until the target: from a training, or predicted. A prediction also has the
+    standard deviation of the number's logarithm.
+    """
 
     number: float  # infinite: a training did not reach the target
     deviation: float = 0.0
@@ -59,16 +61,16 @@ class Rounds:
 
     @property
     def least(self) -> float:
-        """The rounds two standard deviations below the prediction."""
+        """The number of rounds two standard deviations below the prediction, at least 1."""
         return max(1.0, self.number * math.exp(-2 * self.deviation))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Hold the candidates, and what trainings have shown so far.
+    """Hold the candidates of a search, and the results of the trainings so far.
 
-    `trained` maps `Candidate.models` to the mean global rounds until each part of the target in `SHARES`. They are
-    infinite if a training missed it.
+    `trained` maps `Candidate.models` to a list with the mean number of global rounds until each part of the target in
+    `SHARES`. The number is infinite if a training missed the part.
     """
 
     candidates: Sequence[Candidate]
@@ -79,7 +81,7 @@ class SearchState:
 
     @cached_property
     def by_models(self) -> dict[str, list[Candidate]]:
-        """The candidates that train the same models, the cheapest first."""
+        """All candidates, grouped by the digest of their models. In each group, the cheapest candidate is first."""
         found: dict[str, list[Candidate]] = {}
         for each in sorted(self.candidates, key=lambda each: self._order(each.costs)):
             found.setdefault(each.models, []).append(each)
@@ -92,7 +94,9 @@ class SearchState:
 
     @cached_property
     def rounds(self) -> dict[str, Rounds]:
-        """The rounds of all models, trained or predicted. Before the first training, the mapping is empty."""
+        """The rounds until the target, trained or predicted, by the digest of models. Before the first training, the
+        mapping is empty.
+        """
         found = {name: Rounds(number=rounds[-1]) for name, rounds in self.trained.items()}
         names, waiting = list(found), [name for name in self.by_models if name not in found]
         if not names or not waiting:
@@ -125,9 +129,11 @@ class SearchState:
         return np.array([[float(choices[axis] == choice) for axis, choice in pairs] for choices in firsts])
 
     def next(self, most: int) -> list[Candidate]:
-        """Return the candidates to train now, at most `most` and `BATCH`. Return none if no other can be the plan.
+        """Return the candidates to train next: at most `most`, and at most `BATCH`. The list is empty if no untrained
+        candidate can be the plan.
 
-        At first every choice is trained once. Then those come that may be cheapest.
+        At first, candidates are trained until every choice has been trained once. Then candidates follow that may be
+        the cheapest.
         """
         count, best = min(most, BATCH), self.best
         if unseen := self._unseen(count):
@@ -169,8 +175,8 @@ class SearchState:
 
     @cached_property
     def ranking(self) -> list[tuple[Candidate, Rounds]]:
-        """All candidates that can reach the target within the limits, the cheapest first. Of two that need the same of
-        the aim, the one that needs less of the other resources is first.
+        """All candidates that can reach the target within the limits, the cheapest first. If two need equally much of
+        the aim, the candidate that needs less of the other resources is first.
         """
         found = [
             (each, rounds)
@@ -186,17 +192,16 @@ class SearchState:
 
     @property
     def best(self) -> Candidate | None:
-        """The cheapest candidate with models that were trained. None if no training reached the target in the
-        limits.
-        """
+        """The cheapest candidate with trained models. None if no training reached the target within the limits."""
         return next((each for each, rounds in self.ranking if rounds.is_trained), None)
 
 
 def trained_until_found(
     state: SearchState, most: int, train: Callable[[Sequence[Candidate]], Mapping[str, Sequence[float]]]
 ) -> tuple[SearchState, list[Candidate]]:
-    """Train candidates until no other can be the plan, or `most` are trained. Return the state, and the candidates in
-    the order of training. `train` trains some candidates, and returns what `SearchState.trained` has about them.
+    """Train candidates until no untrained candidate can be the plan, or until `most` are trained. Return the last
+    state, and the trained candidates in the order of training. `train` trains some candidates, and returns their
+    entries of `SearchState.trained`.
     """
     trained: list[Candidate] = []
     while wanted := state.next(most - len(trained)):

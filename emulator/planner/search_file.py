@@ -1,4 +1,4 @@
-"""Read a search file: an experiment, what may vary, a target, and what the plan saves.
+"""Read a search file: an experiment, the choices that may vary, a target, and the resource that the plan saves.
 
 docs/tutorial/choose-a-topology.md has an example and the keys.
 """
@@ -28,7 +28,9 @@ SWEEP_KEYS = ("base", "seeds", "vary")  # of a search file, with the meaning tha
 
 
 class Limits(Settings):
-    """Hold what a run may use at most until it reaches the target. Without a value there is no limit."""
+    """Hold how much of each resource a run may use until it reaches the target. A resource without a value has no
+    limit.
+    """
 
     seconds: float | None = Field(default=None, gt=0)  # of virtual time
     device_bytes: float | None = Field(default=None, gt=0)  # of all devices, in both directions

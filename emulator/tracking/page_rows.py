@@ -21,10 +21,10 @@ COLUMNS = [each.name for each in fields(RoundRow)]
 
 
 def rows_of_page(address: str, stop: Event) -> Iterator[tuple[str, RoundRow]]:
-    """Yield the name of the headline metric and each row of rounds, as soon as the page has it, until `stop` is set.
+    """Yield each row of rounds as soon as the page has it, with the name of the headline metric, until `stop` is set.
 
-    If the connection is lost, connect again. Then the page sends all rows again, so rows come repeatedly. A GPS that
-    was killed has all rows in its journal.
+    If the connection is lost, connect again. The page then sends all rows again, so the same row may be yielded several
+    times. A restarted GPS reads earlier rows from its journal, so no row is lost.
     """
     headline = CLASSIFICATION.headline.name
     while not stop.is_set():
@@ -41,7 +41,8 @@ def rows_of_page(address: str, stop: Event) -> Iterator[tuple[str, RoundRow]]:
 
 
 def run_of_page(address: str, folder: Path) -> TrackedRun:
-    """Return the run of a live page. `folder` is the folder that the run's record will have on this machine.
+    """Return the description of the run that a live page shows. `folder` is the folder that the run's record will have
+    on this machine.
 
     Raises:
         AddressError: the page does not answer, or has another content.

@@ -1,4 +1,4 @@
-"""Give the points of a run to one tracker, in a thread of its own."""
+"""Pass the points of a run to one tracker, in a separate thread."""
 
 import json
 import threading
@@ -13,14 +13,15 @@ RETRY_S = 2.0  # between two tries to reach a tracker
 
 
 class NotesError(Exception):
-    """The run's folder cannot keep notes about points."""
+    """Notes about written points cannot be saved in the run's folder."""
 
 
 class PointWriter:
-    """Give points to a tracker. If the tracker raises an error, it gets those points again later that it does not have.
+    """Pass points to a tracker. If the tracker raises an error, pass the points that it does not have again later.
 
-    The run's folder has the keys of points: before the tracker gets them, and when it has them. So a run that continues
-    writes no point again that the tracker's `present` finds, also if a kill came between the two.
+    A file in the run's folder notes the keys of points, once before the tracker gets them, and once when it has them. A
+    continued run passes only points that the tracker may lack. If only the first note exists, the method `present` of
+    the tracker decides.
     """
 
     def __init__(self, tracker: Tracker, run: TrackedRun, tell: Callable[[str], None]) -> None:
@@ -48,7 +49,9 @@ class PointWriter:
             self._changed.notify_all()
 
     def close(self, deadline_s: float, *, is_completed: bool) -> None:
-        """Wait until the tracker has all points, at most for this time. If it does not get all, tell the user."""
+        """Wait until the tracker has all points, but at most `deadline_s` seconds. If points are then missing, tell the
+        user.
+        """
         with self._changed:
             self._ends_at, self._is_completed = time.monotonic() + deadline_s, is_completed
             self._changed.notify_all()

@@ -17,7 +17,7 @@ TRACKERS: Mapping[str, Callable[[str], Tracker]] = {
 
 
 def trackings(given: Sequence[str | Callable[[], Tracker]]) -> Callable[[], Tracking]:
-    """Return a function that makes the tracking of one run, for a sweep. `given` has words, as in `make_trackers`, and
+    """Return a function that makes a `Tracking` for each run of a sweep. `given` has words, as in `make_trackers`, and
     functions that make a tracker. Raises the errors of `make_trackers`.
     """
     make_trackers(each for each in given if isinstance(each, str))

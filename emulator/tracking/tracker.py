@@ -26,7 +26,7 @@ class TrackedRun:
 
     @classmethod
     def of(cls, experiment_yaml: str, run_id: str, folder: Path) -> Self:
-        """Return the description of the run of this experiment, which has all keys."""
+        """Return the description of a run. `experiment_yaml` is the run's experiment file with all its keys."""
         content = read_yaml(experiment_yaml)
         return cls(
             run_id=run_id,
@@ -73,10 +73,10 @@ class Tracker(Protocol):
         """Write points. Return when the tool has them."""
 
     def present(self, points: Sequence[Point]) -> Set[Key]:
-        """Return the keys of those points that the tool's run has. A tool that does not say what it has returns none.
+        """Return the keys of those `points` that the tool already has. If the tool cannot say this, return no keys.
 
-        The call comes before points are written again: after an error in `write`, and after a command that was killed
-        in it. The points may have come to the tool nevertheless.
+        This is called before points are written again, because an earlier `write` raised an error or its process was
+        killed. The tool may have received the points nevertheless.
         """
 
     def end(self, *, is_completed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Track one run: read its rows from the live page, and give their points to each tracker."""
+"""Track one run: read its rows from the live page, and pass their points to each tracker."""
 
 import sys
 import threading
@@ -22,9 +22,10 @@ def _print(line: str) -> None:
 
 
 class Tracking:
-    """Give a run's points to trackers, from threads of the experimenter's command. Without trackers it does nothing.
+    """Pass a run's points to trackers. This happens in threads of the command that the user has started. Without
+    trackers, do nothing.
 
-    The processes of the run know nothing of it. A tracker that does not answer costs the run no time.
+    The processes of the run are not involved, so a tracker that does not answer never slows the run.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class Tracking:
         return bool(self._trackers)
 
     def labelled(self, label: str) -> "Tracking":
-        """Return the tracking with the same trackers of a run that has this label in the tools."""
+        """Return a `Tracking` with the same trackers for another run, which has this label in the tools."""
         return Tracking(self._trackers, label=label, tell=self._tell)
 
     def watch(self, run: TrackedRun, http_address: str) -> None:
-        """Begin to track the run, which has its live page at this address."""
+        """Begin to track a run. `http_address` is the address of its live page."""
         if not self._trackers:
             return
         run = replace(run, label=self._label or run.label)
@@ -61,7 +62,7 @@ class Tracking:
             writer.put(points)
 
     def end(self, folder: Path) -> None:
-        """Give each tracker the points that it lacks, from the run's record, and close the trackers."""
+        """Read the run's record in `folder`, pass each tracker the points that it lacks, and close the trackers."""
         if not self._writers:
             return
         self._stop.set()

@@ -50,7 +50,9 @@ class WandbTracker:
             self._run.log({STEP: step, **values})
 
     def present(self, points: Sequence[Point]) -> Set[Key]:
-        """Return what offline files have. What the service of Weights & Biases has is not known at once."""
+        """Return the keys of the points in offline files. An online run returns no keys, because the service does not
+        say at once which points it has.
+        """
         rows = [row for path in self._files.glob(f"offline-run-*-{self._run.id}/*.wandb") for row in logged(path)]
         written = {(name, row[STEP]) for row in rows for name in row}
         return {point.key for point in points if (f"{point.cluster}/{point.name}", point.step) in written}

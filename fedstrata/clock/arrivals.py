@@ -24,8 +24,8 @@ class Arrivals(Protocol):
     """Define how a round calculates when updates arrive."""
 
     def begin(self, begun: Begun, updated: Sent) -> None:
-        """Let devices begin, with the transfers in `updated`. Set `arrives_ns` and `flow` of updates under way. A time
-        after the close of the round may change in the next round.
+        """Start the devices in `begun`, and set the fields `arrives_ns` and `flow` of their updates. `updated` has
+        their transfers. A time after the close of the round may change in the next round.
         """
 
     def close(self, closes_ns: int) -> None:
@@ -46,7 +46,7 @@ class OwnArrivals:
             each.flow.CopyFrom(part.flow)
 
     def close(self, closes_ns: int) -> None:
-        """Note nothing, because all arrivals are certain."""
+        """Do nothing, because all arrivals are certain."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,7 +139,7 @@ class Asynchronous(Deadline):
 
 
 class Calculated(Asynchronous):
-    """Decide in virtual time. All children announce their updates before the round closes."""
+    """Decide in virtual time which updates a round takes. All children announce updates before the round closes."""
 
     def __init__(self, opened: Opened, devices: DeviceTimeline) -> None:
         """Set `devices`, which calculates the times of this round's updates, and of earlier ones over
@@ -184,8 +184,8 @@ class Calculated(Asynchronous):
 
 
 class AsArrived(Asynchronous):
-    """Decide in real time. A round closes while some children still train. It takes the updates that were announced
-    first.
+    """Decide in real time which updates a round takes. A round closes while some children still train. It takes the
+    updates that were announced first.
     """
 
     def __init__(self, opened: Opened) -> None:

@@ -1,5 +1,5 @@
-"""A clock that wraps the clock of the experiment and also makes spans. Every tier already tells its clock when a part
-of a round begins or ends. So no other code needs to make spans.
+"""A clock that wraps the clock of the experiment and also makes trace spans (OpenTelemetry). Every tier already tells
+its clock when a part of a round begins or ends. So no other code needs to make spans.
 """
 
 import time

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Contributed:
-    """Describe an update that arrives in a round."""
+    """Describe an update that arrives in a round: the age of its model, and how long ago its child contributed last."""
 
     staleness: int  # number of rounds since the round of the model that the child trained
     gap: int  # number of rounds since the round that took the child's last update, at least 1
@@ -20,8 +20,8 @@ class Rhythm:
     """Define when a parent closes a round."""
 
     def period_ns(self, took_ns: Sequence[int]) -> int:
-        """Return the rhythm's own time in nanoseconds, if it has one. `took_ns` has, for each child of the first round,
-        the time from the beginning of the round until its update arrives.
+        """Return the length of a round in nanoseconds, or 0 if rounds have no fixed length. `took_ns` has, for each
+        child of the first round, the time from the beginning of the round until its update arrives.
         """
         return 0
 
@@ -32,6 +32,6 @@ class Rhythm:
             opened_ns: time at which the round opened.
             arrivals_ns: times at which the updates of all children at work arrive, ascending; at least one. In real
                 time, updates that have not arrived yet have a time in the far future.
-            period_ns: what the function `period_ns` has returned in the first round.
+            period_ns: the result of the method `period_ns` in the first round.
         """
         raise NotImplementedError

@@ -10,7 +10,7 @@ from fedstrata.rhythms.base import Rhythm
 
 
 class Buffered(Rhythm):
-    """Close a round when a number of updates has arrived."""
+    """Close a round when a given number of updates, or the updates of all children at work, have arrived."""
 
     def __init__(self, updates: int) -> None:
         self._updates = updates

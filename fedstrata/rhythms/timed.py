@@ -9,8 +9,8 @@ PARTS = 6  # rounds in the longest work of a child, if the period is automatic
 
 
 class Timed(Rhythm):
-    """Close a round after a fixed time. If no update has arrived by then, close it with the first one. If no child is
-    at work any more, close it at once.
+    """Close a round after a fixed time. If no update has arrived by then, close it with the first update. Close it
+    earlier if all updates have arrived.
     """
 
     def __init__(self, settings: TimedSettings) -> None:

@@ -23,17 +23,17 @@ UNIT = 1 << 10  # factor of a fresh update with polynomial weights
 
 
 class UpdateFactors(Protocol):
-    """Define a factor of the weights of updates."""
+    """Define F, the factor by which the weight of an update is multiplied."""
 
     @property
     def most(self) -> int:
-        """The largest factor."""
+        """The largest possible factor."""
 
     def factor(self, update: Contributed) -> int:
         """Return the factor F of an update."""
 
     def counted(self, stated: int, weighed: int) -> int:
-        """Return Q, the sum by which the update of a round is divided at least. `stated` is Σ n, and `weighed` Σ q."""
+        """Return Q, the smallest possible divisor D. `stated` is Σ n, and `weighed` is Σ q."""
 
 
 class Even:
@@ -50,7 +50,9 @@ class Even:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Let F be the gap, at most `most`. Over time, each child then weighs as much as its examples."""
+    """Weigh each update by its examples and its gap: F is the gap, at most `most`. Over time, each child then weighs as
+    much as its examples.
+    """
 
     most: int
 
@@ -87,7 +89,7 @@ def make_factors(settings: UpdateWeights) -> UpdateFactors:
 
 
 def divisor(counted: int, stated: int, whole: int, step: Fraction) -> int:
-    """Return the divisor D. `counted` is Q, `stated` is Σ n, `whole` is N, and `step` is ρ."""
+    """Return the divisor D. `counted` is Q, `stated` is Σ n, `whole` is N, and `step` is ρ. If Σ n is 0, return 0."""
     if not stated:
         return 0
     return max(counted, -(-counted * whole * step.denominator // (step.numerator * stated)))

@@ -87,7 +87,7 @@ class RoundResult:
 
 @dataclass
 class ChildReports:
-    """Keep all that children report in addition to tensors: losses, measurements and transferred bytes."""
+    """Keep what children report in addition to tensors: losses, measurements and transferred bytes."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
@@ -169,8 +169,8 @@ class Children:
         return child.state if child else None
 
     def release(self, child_id: str) -> None:
-        """Take an awaited child out of the round, because its update belongs to a later round. The quorum is of the
-        other children from now on.
+        """Take an awaited child out of the round, because its update belongs to a later round. From now on the quorum
+        is a share of the other children.
         """
         del self._children[child_id]
         self._later.add(child_id)

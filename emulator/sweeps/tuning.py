@@ -48,7 +48,7 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
     These runs are not tracked.
 
     Raises:
-        FedstrataError: a value is not allowed, or a run of a candidate failed.
+        FedstrataError: a value is not allowed, or each candidate of a row has a failed run.
     """
     file = sweep_file(source.document, source.where)
     if file.tune is None or file.tune.chosen is not None:
@@ -57,9 +57,10 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
     tuning, _ = sweeps_to_do(source)
     candidates = sweep_file(candidates_of(source.document, file, file.tune), f"{source.where}: tune")
     outcome = sweep(SweepRequest(sweep=tuning, store=store.within(TUNING), jobs=jobs), display)
-    if outcome.failure is not None:
-        raise RunStoppedError(f"tune: {outcome.failure}")
-    return source.sweep(choices(outcome.results, candidates, file.tune.grid))
+    try:
+        return source.sweep(choices(outcome.results, candidates, file.tune.grid))
+    except RunStoppedError as error:
+        raise RunStoppedError(f"tune: {error}; {outcome.failure}" if outcome.failure else f"tune: {error}") from None
 
 
 def sweeps_to_do(source: SweepSource) -> tuple[Sweep, Sweep | None]:
@@ -92,21 +93,29 @@ def first_of(candidates: SweepFile, grid: Iterable[str]) -> Overrides:
 
 
 def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str]) -> dict[str, Overrides]:
-    """Return the best candidate's values by row. Of equally good candidates, take the first in the grid's order.
+    """Return the best candidate's values by row. Of equally good candidates, take the first in the grid's order. A
+    candidate with a failed run cannot win: its training may have diverged.
 
     Raises:
-        RunStoppedError: a candidate has no value of the main measure.
+        RunStoppedError: no candidate of a row has the main measure for all seeds.
     """
     sign = 1 if results.of.named(results.main).higher_is_better else -1
     best: dict[str, tuple[float, Overrides]] = {}
-    for place in results.sweep.places:
-        row = Place(cell=place.cell, setting=tuple(pair for pair in place.setting if pair[0] not in grid))
-        mean = results.spread(place, results.main).mean
-        if mean is None:
-            raise RunStoppedError(f"tune: {place.label} has no {results.of.metric.name}; leave this value out")
+    rows = [Place(cell=place.cell, setting=_without(place.setting, grid)).label for place in results.sweep.places]
+    for place, row in zip(results.sweep.places, rows, strict=True):
+        spread = results.spread(place, results.main)
+        if spread.mean is None or spread.count < len(results.sweep.seeds):
+            continue
         values: Overrides = {}
         for axis, choice in place.setting:
             values |= candidates.vary[axis][choice] if axis in grid else {}
-        if row.label not in best or sign * mean > best[row.label][0]:
-            best[row.label] = (sign * mean, values)
-    return {label: values for label, (_, values) in best.items()}
+        if row not in best or sign * spread.mean > best[row][0]:
+            best[row] = (sign * spread.mean, values)
+    for row in rows:
+        if row not in best:
+            raise RunStoppedError(f"no candidate of {row} has {results.of.metric.name} for all seeds")
+    return {row: values for row, (_, values) in best.items()}
+
+
+def _without(setting: tuple[tuple[str, str], ...], axes: Collection[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(pair for pair in setting if pair[0] not in axes)

@@ -12,14 +12,14 @@ from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep_folder import records_of
 from emulator.sweeps.sweep_progress import SweepDisplay
 from emulator.sweeps.tuning import SweepSource, tuned_sweep
-from fedstrata.errors import ExperimentError, OutputError
+from fedstrata.errors import ExperimentError, OutputError, RunStoppedError
 from tests.support.tiny_sweeps import BASE, write_run
 
 RATE = "training.optimiser.learning_rate"
 CELLS = {"ours": {"training.local_epochs": 2}, "plain": {}}
 TUNE = {"grid": {RATE: [0.01, 0.1, 1.0]}, "seeds": [101, 102]}
 # by cell, rate and seed; ours is best at 0.1 over both seeds, plain equally good at 0.01 and 0.1
-SCORES = {
+SCORES: dict[tuple[str, str], tuple[float | None, float | None]] = {
     ("ours", "0.01"): (0.6, 0.6), ("ours", "0.1"): (0.9, 0.5), ("ours", "1.0"): (0.4, 0.8),
     ("plain", "0.01"): (0.7, 0.7), ("plain", "0.1"): (0.8, 0.6), ("plain", "1.0"): (0.1, 0.1),
 }  # fmt: skip
@@ -39,9 +39,13 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
         asked.append(request.sweep)
         for run in request.sweep.runs:
             score = SCORES[run.place.words[0], run.place.words[-1]][request.sweep.seeds.index(run.seed)]
+            if score is None:
+                continue
             write_run(request.store.folder, run, accuracy={"mean": score}, task_accuracy=None)
         results = SweepResults(sweep=request.sweep, records=records_of(request.store.folder, request.sweep))
-        return type("Outcome", (), {"failure": None, "results": results})()
+        failed = len(request.sweep.runs) - len(results.records)
+        failure = RunStoppedError(f"{failed} runs failed") if failed else None
+        return type("Outcome", (), {"failure": failure, "results": results})()
 
     monkeypatch.setattr(tuning, "sweep", do)
     return asked
@@ -58,6 +62,25 @@ def test_each_row_gets_its_best_value_and_of_equals_the_first(tmp_path: Path, do
     assert candidates.seeds == (101, 102)
     assert len(candidates.runs) == 2 * 3 * 2  # cells, values, seeds: the same budget for each cell
     assert (tmp_path / "out" / "tuning" / candidates.runs[0].path).exists()
+
+
+def test_a_candidate_that_diverged_for_a_seed_cannot_win(
+    tmp_path: Path, done: list[Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCORES, ("ours", "0.1"), (0.95, None))
+    monkeypatch.setitem(SCORES, ("ours", "1.0"), (0.4, 0.7))
+    sweep = tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
+    assert sweep.tuned is not None
+    assert sweep.tuned.chosen == {"ours": {RATE: 0.01}, "plain": {RATE: 0.01}}
+
+
+def test_a_row_without_a_candidate_stops_the_sweep(
+    tmp_path: Path, done: list[Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rate in ("0.01", "0.1", "1.0"):
+        monkeypatch.setitem(SCORES, ("plain", rate), (None, 0.5))
+    with pytest.raises(RunStoppedError, match="no candidate of plain has accuracy for all seeds; 3 runs failed"):
+        tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
 
 
 def test_the_sweeps_own_file_has_the_choice_and_chooses_nothing_again(tmp_path: Path, done: list[Sweep]) -> None:

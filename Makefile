@@ -9,6 +9,7 @@ MLFLOW := .venv-mlflow
 DRAWS ?= 20
 ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # without byte code each process compiles all that it imports: half the time of tests
 
 .PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster buckets mlflow bench bench-docs docs images reference release publish screenshots kind-up clean
 

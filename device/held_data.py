@@ -23,8 +23,8 @@ _kept: WeakKeyDictionary[Examples, dict[tuple[Processor, Task], HeldData]] = Wea
 
 
 def may_be_held(examples: Examples, processor: Processor) -> bool:
-    """Return whether batches can be gathered from tensors. Inputs that are read item by item cannot be held. Pixels
-    stay bytes in the memory of the CPU.
+    """Return whether a device's examples can be held as tensors, from which batches are gathered. Inputs that are read
+    item by item cannot. On the CPU, pixels cannot either, because they stay bytes in its memory.
     """
     return not examples.is_drawn and (processor.keeps_data or not examples.scale)
 

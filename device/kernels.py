@@ -1,4 +1,4 @@
-"""Name a processor's arithmetic. Bits of two runs can be compared if their records name the same."""
+"""Name a processor's arithmetic. Bits of two runs can be compared if their records have the same names."""
 
 from functools import cache
 from hashlib import sha256
@@ -11,8 +11,8 @@ from fedstrata.tensors.processor import CPU, Processor, read
 
 @cache
 def kernels(processor: Processor = CPU) -> str:
-    """Return the kernel of NumPy's OpenBLAS and six digits that depend on torch's bits, such as SkylakeX-3fa9c1. For
-    another processor than the CPU, its name and versions follow.
+    """Return a name such as SkylakeX-3fa9c1: the kernel of NumPy's OpenBLAS, then six digits that depend on the bits of
+    torch's results. For another processor than the CPU, its name and versions follow.
 
     torch's libraries choose their code by the processor's maker and model, and do not name their choice. The digits are
     of a digest of products, convolutions and exponentials.

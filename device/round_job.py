@@ -292,7 +292,9 @@ class RoundJob:
 
 
 def encoded(client: RoundClient, update: Flat, layout: Layout) -> tuple[PayloadCodec, pb.UpdateHeader]:
-    """Return the codec of an update, and the fields of the update's header that say whether the update fits."""
+    """Return the codec of an update, and a header. If the encoding cannot hold a value of the update, the header's
+    field `unfit` has the reason.
+    """
     codec, note = client.codec_for(update, layout), pb.UpdateHeader()
     try:
         codec.check_fits([update])

@@ -105,7 +105,7 @@ class DeviceRounds:
         return self._job is not None
 
     def stated(self, examples: int) -> int:
-        """Return the number of training examples that this device states."""
+        """Return the number of training examples that this device reports. `examples` is the true number."""
         return examples
 
     async def take_part(self, served: Served, data: DeviceData) -> None:

@@ -22,17 +22,17 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def process_count(experiment: Experiment, asked: int | None) -> int:
-    """Return the number of device processes of a run, if the user has asked for this number or for none."""
+    """Return the number of device processes of a run. `asked` is the number that the user wants, or None."""
     return asked or processor_of(experiment).processes or usable_cores()
 
 
 def processes_beside(experiment: Experiment, runs: int) -> int:
-    """Return the number of device processes of each of some runs that share this machine."""
+    """Return the number of device processes per run, if `runs` runs share this machine."""
     return processor_of(experiment).processes or max(1, usable_cores() // runs)
 
 
 def share_arguments(experiment: Experiment, processes: int) -> tuple[str, ...]:
-    """Return the options of each of some device processes that share a processor with a memory of its own."""
+    """Return the options for each of `processes` device processes, which may share a processor with its own memory."""
     if processes == 1 or not processor_of(experiment).keeps_data:
         return ()
     return ("--processor-share", repr(1 / processes))

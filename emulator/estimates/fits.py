@@ -21,13 +21,15 @@ class Fitted:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
-        """Return the median and the quartiles of the values, of which there must be at least one."""
+        """Return the median and the quartiles of at least one value."""
         known = list(values)
         low, value, high = (float(each) for each in np.percentile(known, (25, 50, 75)))
         return cls(value=value, low=low, high=high, count=len(known))
 
     def said(self, written: Callable[[float], str], of: str) -> str:
-        """Return the value and its quartiles as text, each in the notation of `written`."""
+        """Return the value and its quartiles as text. `written` turns a number into text, and `of` names what was
+        measured, such as "device".
+        """
         if self.count == 1:
             return f"{written(self.value)}, from one {of}, so without an uncertainty"
         return f"{written(self.value)}, quartiles {written(self.low)} to {written(self.high)} of {self.count} {of}s"
@@ -35,7 +37,9 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfers:
-    """Hold the transfers of one size over a child's link in one direction: their mean size and usual seconds."""
+    """Hold the transfers of one size over a child's link in one direction: their mean size in bytes, and their usual
+    time in seconds.
+    """
 
     child: str
     mean_bytes: float
@@ -44,7 +48,9 @@ class Transfers:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkFit:
-    """Hold the fitted values of a link. A direction without a rate was too fast to tell its rate."""
+    """Hold the fitted values of a link. If transfers in a direction were too fast to measure, the direction has no
+    rate.
+    """
 
     rates: Mapping[str, Fitted]  # bits per second, by direction
     latency: Fitted | None  # in seconds; None if it is assumed
@@ -54,9 +60,9 @@ class LinkFit:
 def fit_link(measured: Mapping[str, Sequence[Transfers]], assumed_s: float) -> LinkFit:
     """Return the rates and the latency that give the measured times. `measured` has the transfers by direction.
 
-    If a child's link carried transfers of different sizes, their times give the rate and the latency. The fit takes
-    the median over the children, so single slow children change it little. Without such a child, the latency cannot
-    be told from the rate, and is `assumed_s`.
+    If a child's link carried transfers of different sizes, their times give the rate and the latency. The fit takes the
+    median over the children, so single slow children change it little. Without such a child, latency and rate cannot be
+    separated, so the latency is `assumed_s`.
     """
     latencies = [each for transfers in measured.values() for each in _latencies(transfers)]
     latency = Fitted.of(latencies) if latencies else None

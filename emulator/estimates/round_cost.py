@@ -34,7 +34,7 @@ class RoundCost:
 
     @property
     def of_device(self) -> str:
-        """A line about a device."""
+        """A line about the time and memory that a device needs for an LPS round."""
         return (
             f"a device with {counted(self.examples, 'example')} trains an LPS round in {human_seconds(self.device_s)} "
             f"on this machine; the process took {human_bytes(self.memory_bytes)}"
@@ -42,7 +42,7 @@ class RoundCost:
 
     @property
     def of_run(self) -> str:
-        """Lines about an LPS round and the run. In asynchronous rounds, devices train in fewer rounds than this."""
+        """Lines about the cost of an LPS round and of the run. For asynchronous rounds, this cost is an upper limit."""
         lps_round, both = human_seconds(self.round_s), self.bytes_up + self.bytes_down
         of_run = human_seconds(self.lps_rounds * self.round_s)
         return (

@@ -118,9 +118,9 @@ def _optimiser_models(settings: LocalOptimiserSettings) -> tuple[int, int]:
 
 
 def processor_memory(experiment: Experiment, dataset: Dataset, processes: int = 1) -> int:
-    """Return the most bytes that one of some processes needs on a processor with its own memory: what the processor
-    takes for itself, the training data of the process's devices, and the tensors of one training. Not yet measured on
-    a GPU.
+    """Return how many bytes the largest of `processes` device processes needs on a processor with its own memory: what
+    the processor takes for itself, the training data of the process's devices, and the tensors of one training. Not yet
+    measured on a GPU.
     """
     architectures = Architectures(experiment, make_method(experiment)).all
     train, info = dataset.train, dataset.info

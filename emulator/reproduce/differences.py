@@ -28,7 +28,7 @@ def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     """Yield a message for each difference between a record and its replay.
 
     If the record says that it was computed with other kernels than the replay, bits cannot be compared. A forged record
-    could name other kernels to avoid the comparison, so the caller must not take such a record for confirmed. Records
+    could name other kernels to avoid the comparison, so the caller must not treat such a record as confirmed. Records
     of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
 
     Raises:

@@ -137,7 +137,7 @@ def _counts(cells: list[Compared]) -> str:
 
 
 def tally(sections: Iterable[str]) -> str:
-    """Return the sum of the verdict counts of sections."""
+    """Return a line that adds up the verdict counts in all sections."""
     found = Counter[str]()
     for counts in COUNTS.findall("\n".join(sections)):
         for count in counts.split(", "):

@@ -32,8 +32,8 @@ def _together(run: RunRecord, rows: Sequence[RoundRow]) -> float | None:
 
 
 def best_round(run: RunRecord, rounds: Mapping[int, float]) -> int:
-    """Return the global round with the best value. Of equal values, the first round counts. On a test set this value is
-    too good: the tests have chosen the round.
+    """Return the global round with the best value, or the first of several equally good rounds. On a test set, this
+    value is too optimistic, because the tests chose the round.
     """
     sign = 1 if run.headline.higher_is_better else -1
     return max(rounds, key=lambda number: sign * rounds[number])

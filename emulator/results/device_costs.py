@@ -28,9 +28,9 @@ def bytes_of_training(run: RunRecord) -> float | None:
 
 
 def bytes_until_grouped(run: RunRecord) -> float | None:
-    """Return the bytes until the devices were in their final groups. If devices changed their groups in training, the
-    bytes are counted to the end of the last global round with such a change. Otherwise they are counted to the
-    beginning of the training.
+    """Return the bytes that devices had sent and received when they were in their final groups. If devices changed
+    their groups in training, the bytes are counted to the end of the last global round with such a change. Otherwise
+    they are counted to the beginning of the training.
 
     If devices were not grouped by their answers, return None.
     """
@@ -47,9 +47,9 @@ def _asked_and_grouped(run: RunRecord) -> bool:
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Return the bytes until the main metric first reached 95 % of its final value, without the bytes of measurements
-    between rounds. If the metric was not measured by all devices in the last global round and in an earlier one, return
-    None.
+    """Return the bytes that devices had sent and received when the main metric first reached 95 % of its final value,
+    without the bytes of measurements between rounds. If the metric was not measured by all devices in the last global
+    round and in an earlier one, return None.
     """
     curve = dict(metric_by_round(run))
     if not curve or max(curve) != run.summary.rounds or (len(curve) == 1 < run.summary.rounds):

@@ -79,8 +79,8 @@ def counts_of(experiment: Experiment, dataset: Dataset) -> Counts:
 
 
 def drift_said(experiment: Experiment, dataset: Dataset) -> str:
-    """Return a text about how far devices are from the label shares that the partition gives them. If all have
-    them, or if it gives none, return an empty text.
+    """Return a text about how far devices are from the label shares that the partition gives them. If all devices have
+    these shares, or if the partition gives none, return an empty text.
     """
     drift = label_drift(experiment, dataset)
     if max(drift, default=0.0) < SHOWN:

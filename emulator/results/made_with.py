@@ -1,4 +1,4 @@
-"""Tell by which software runs differ."""
+"""Find the differences between the software of several runs."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from emulator.results.read_record import RunRecord
 
 
 def software_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
-    """Return the runs by value, for each version, platform, processor or commit that differs between them. A fact that
-    some run does not tell, such as the torch of a tier without torch, is left out.
+    """Return the versions, platforms, processors and commits that differ between runs. Each name is mapped to its
+    values, and each value to the runs with this value. A name is left out if some run has no value for it.
     """
     facts = [run.summary.made_by.facts() if run.summary.made_by else {} for run in runs]
     found = dict[str, dict[str, list[RunRecord]]]()

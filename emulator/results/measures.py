@@ -94,8 +94,8 @@ class Measures:
 
     @cached_property
     def rounds(self) -> Mapping[str, Measure]:
-        """The measures of the best of the rounds that all devices measured: its value and its number. The last round's
-        value is the mean. With fewer than two such rounds there is no best one.
+        """The measures of the best round: its main metric and its number. Only rounds after which all devices measured
+        the model are compared. If a run has fewer than two such rounds, the measures have no values.
         """
 
         def best(values: Measured, run: RunRecord) -> float | None:

@@ -1,4 +1,4 @@
-"""The asynchronous rounds of an earlier run, which a run repeats."""
+"""Repeat the asynchronous rounds of an earlier run."""
 
 import shutil
 from pathlib import Path

@@ -56,7 +56,7 @@ class SweepResults:
 
     @cached_property
     def rounds(self) -> tuple[str, ...]:
-        """The names of the best rounds' measures, empty if no run has them."""
+        """The names of the measures of best rounds. Empty if no run has such measures."""
         return self._there(self.of.rounds)
 
     @cached_property

@@ -8,7 +8,9 @@ from emulator.sweeps.tune_section import VALIDATION_KEYS, Overrides, TuneSetting
 
 
 class Selection(Protocol):
-    """Define the runs that measure a candidate. Their main metric decides, and is no test result."""
+    """Define the runs in which a candidate is measured. Their main metric decides which candidate is chosen, and is not
+    a test result of the sweep.
+    """
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -25,7 +27,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True)
 class TuningSeeds:
-    """Compare candidates on tests of seeds that are not reported."""
+    """Compare candidates on test examples, in runs with seeds that the table does not report."""
 
     seeds: tuple[int, ...]
 
@@ -40,7 +42,9 @@ class TuningSeeds:
 
 @dataclass(frozen=True)
 class ValidationExamples:
-    """Compare candidates on examples for validation. With the table's seeds, these are no tests of the table."""
+    """Compare candidates on validation examples, a part of the devices' training examples. With the table's seeds,
+    these are never test examples of the table.
+    """
 
     seeds: tuple[int, ...]
     share: float

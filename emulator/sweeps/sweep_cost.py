@@ -52,7 +52,7 @@ def row_costs(sweep: Sweep, measure: Measure | None) -> list[RowCost]:
 
 
 def print_costs(parts: Sequence[tuple[str, Sequence[RowCost]]], *, cores: int, console: Console) -> None:
-    """Print a table per part, such as the candidates of `tune`, and a line with what all parts need together."""
+    """Print a table per part, such as the candidates of `tune`, and a line with the total cost of all parts."""
     for title, rows in parts:
         table = plain_table(title, numbers=["runs", "training", "sent", "memory"])
         for row in rows:

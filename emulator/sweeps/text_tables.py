@@ -23,8 +23,8 @@ def means(results: SweepResults) -> Table:
 
 
 def differences(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting. It has the differences from the baseline, computed seed by seed,
-    and the number of seeds for which the cell is better.
+    """Return a table with a row per cell and setting. A row has the differences from the baseline, computed seed by
+    seed, and the number of seeds for which the cell is better.
     """
     baseline, names = results.sweep.baseline, results.measures
     rows = [

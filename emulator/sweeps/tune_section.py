@@ -36,8 +36,9 @@ class TuneSettings(Settings):
         return self
 
     def check(self, changed: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> None:
-        """Check that the rest of the sweep file leaves the choice free. `changed` maps each cell and axis to the keys
-        that it changes. `seeds` are the reported seeds. Raises ValueError if a key or a seed is taken.
+        """Check that the rest of the sweep file sets no tuned key, and reports no seed of the tuning. `changed` maps
+        each cell and axis to the keys that it changes. `seeds` are the reported seeds. Raises ValueError if a key or a
+        seed is taken.
         """
         for where, keys in changed.items():
             for key in self.grid:

@@ -1,8 +1,8 @@
 """The interface of an attack: what a device or an LPS does wrong on purpose.
 
-An attack changes a device's examples, the update that a device or an LPS sends, or both. It may also be an attack of
-several together, which know each other's updates. Such an attack is computed at their parent, so that the attackers
-need no connection to each other. Draws come from a generator that seed, attacker and round determine.
+An attack changes a device's examples, the update that a device or an LPS sends, or both. In some attacks, several
+attackers know each other's updates. Such an attack is computed at their parent, so that the attackers need no
+connection to each other. Draws come from a generator that seed, attacker and round determine.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

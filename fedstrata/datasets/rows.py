@@ -19,7 +19,9 @@ MEASURED = 0x726F7773  # "rows": address of the draws outside training, so that 
 
 
 def unmasked(name: str, array: Any) -> Any:
-    """Return an array without a mask. Raises DataError if the mask hides a value, because a number lies under it."""
+    """Return a masked array as a plain array. Raises DataError if the mask hides a value, because the array would then
+    contain an arbitrary number.
+    """
     if not isinstance(array, np.ma.MaskedArray):
         return array
     if hidden := int(np.ma.getmaskarray(array).sum()):

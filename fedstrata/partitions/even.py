@@ -30,7 +30,7 @@ class EvenPartition(Partition):
         return self.examples_per_device
 
     def check_total(self, available: int) -> None:
-        """Raise DataError if the devices need more than so many examples."""
+        """Raise DataError if the devices together need more than `available` examples."""
         if self.devices * self.examples_per_device > available:
             raise DataError(
                 f"the partition needs {self.devices} x {self.examples_per_device} examples, but the training data has "

@@ -12,8 +12,8 @@ from fedstrata.partitions.stock import TRAIN_ORDER, Counts, Kinds, Stock, tests_
 def few_labels(
     kinds: Kinds, labels_per_device: int, seed: int, counts_of: Callable[[Counts], Counts], no_example: str
 ) -> Assignment:
-    """Return examples for each device. `counts_of` takes the numbers of examples of each label, and returns how many of
-    them each device gets, shape (labels, devices).
+    """Return examples for each device. `counts_of` takes the number of examples of each label, and returns how many of
+    these examples each device gets, shape (labels, devices).
 
     Raises:
         ExperimentError: there are fewer labels than `labels_per_device`.

@@ -29,7 +29,8 @@ class LabelDirichletPartition(UnequalPartition):
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
         """Return examples for each device. Labels are divided in their order, each in a random order of its examples.
 
-        If all devices with a share of a label are full, the label goes to the other devices in equal parts.
+        With `capped`, a device is full when it has the mean number of examples, and gets no further label. If all
+        devices with a share of a label are full, the label goes to the other devices in equal parts.
         """
         kinds = kinds_of(dataset, self.by)
         stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])

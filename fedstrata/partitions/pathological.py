@@ -41,7 +41,8 @@ class PathologicalPartition(Partition):
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
         """Return examples for each device. Labels are divided in their order, each in a random order of its examples.
 
-        A drawn size is below the even part, and at least a tenth of it, and at least `minimum` by the number of labels.
+        With `balanced: false`, the number of examples that a device gets of a label is drawn. It is below the even
+        part, at least a tenth of the even part, and at least `minimum` divided by the number of labels.
         """
         return few_labels(
             kinds_of(dataset, None), self.labels_per_device, seed, lambda sizes: self._counts(sizes, seed),

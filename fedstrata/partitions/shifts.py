@@ -35,7 +35,7 @@ class Shift:
         raise NotImplementedError
 
     def type_after(self, stored: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the type of the changed inputs in memory, if they are stored in this type before."""
+        """Return the NumPy type of inputs after the change. `stored` is their type before the change."""
         return stored
 
 

@@ -36,8 +36,8 @@ class UnequalPartition(Partition):
         return rng.dirichlet(np.full(self.devices, self.concentration))
 
     def drawn(self, draw: Callable[[np.random.Generator], Counts], address: list[int], available: int) -> Counts:
-        """Return the first draw in which each device has enough examples. A draw has shape (kinds, devices), and its
-        generator the address with the number of the draw. Raises DataError if 1,000 draws fail.
+        """Return the first draw in which each device has enough examples. A draw has shape (kinds, devices). Its
+        generator has the seed `address`, followed by the number of the draw. Raises DataError if 1,000 draws fail.
         """
         if self.devices * self.minimum <= available:
             for number in range(MOST_DRAWS):

@@ -47,7 +47,7 @@ class Interpreter:
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str], files: Files, hurry: asyncio.Event
     ) -> Started:
-        """Run `python -P -m` with this command: not with modules of the current folder."""
+        """Run `python -P -m` with this command. With `-P`, modules in the current folder are not imported."""
         words = (sys.executable, "-P", "-m", *command)
         variables = {**os.environ, **environment}
         stdin, stdout, stderr = files

@@ -90,7 +90,9 @@ class Cuda(Processor):
         )
 
     def is_full(self, error: BaseException) -> bool:
-        """Return whether torch or a library of CUDA says so. Only torch itself has a class of errors for it."""
+        """Return whether an error says that the GPU's memory is full. Errors of CUDA's libraries are recognised by
+        their text, because they have no class of their own.
+        """
         texts = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
         return super().is_full(error) or (isinstance(error, RuntimeError) and any(each in str(error) for each in texts))
 

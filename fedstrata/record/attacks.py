@@ -1,4 +1,4 @@
-"""The key `attacks` of summary.json: who attacked the run, and how it went for honest devices."""
+"""The key `attacks` of summary.json: the attackers of the run, and the results of honest devices."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated

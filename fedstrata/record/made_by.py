@@ -13,7 +13,7 @@ Counted = Sequence[tuple[int, Mapping[str, str]]]  # each software, and the numb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Software:
-    """Describe what computed at some devices, at some LPSs or at the GPS."""
+    """Describe the software and the machine with which some devices, some LPSs or the GPS computed."""
 
     count: PositiveInt
     """Number of devices or LPSs; 1 for the GPS. A device that starts again with other software is counted with both."""

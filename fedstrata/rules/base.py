@@ -96,8 +96,8 @@ class Rule:
         """Raise ExperimentError if the options do not fit these ids, of all devices or of all LPSs."""
 
     def withstands(self, children: int) -> int:
-        """Return how many of so many children may send any update, while the distance between the combined update and
-        the updates of the other children stays bounded.
+        """Return how many of this number of children may send arbitrary updates, while the distance between the
+        combined update and the updates of the other children stays bounded.
         """
         return 0
 

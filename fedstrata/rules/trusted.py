@@ -16,8 +16,8 @@ ABSENT = "a round may lack the trusted children"
 
 
 class Trusted(ByProducts):
-    """Multiply each update to the norm of the reference, and take the mean. The weight of an update is its cosine with
-    the reference, or 0 if the cosine is negative. The reference is the mean update of the trusted children.
+    """Scale each update to the norm of the reference, and take the mean. The weight of an update is its cosine with the
+    reference, or 0 if the cosine is negative. The reference is the mean update of the trusted children.
 
     In the paper, the server trains the reference on its own examples, and leaves it out of the mean. Here an ordinary
     device has these examples, and takes part.

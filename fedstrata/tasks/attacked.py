@@ -29,7 +29,9 @@ def with_success(task: Task, experiment: Experiment) -> Task:
 
 
 class WithSuccess(Task):
-    """Measure another task and, with further inputs of the attackers, how often a model answers as they want."""
+    """Measure another task, and the success of attacks: how often a model gives the answer that the attackers want, for
+    inputs that they have changed.
+    """
 
     def __init__(self, task: Task, attacks: Sequence[Entry]) -> None:
         super().__init__(task.options)
@@ -53,7 +55,7 @@ class WithSuccess(Task):
         return self._task.mean_loss(outputs, targets)
 
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
-        """Return the other task's sums, and no attackers' inputs."""
+        """Return the other task's sums, and sums for no attacked inputs."""
         return (*self._task.measure(outputs, targets, examples), 0.0, 0.0)
 
     def measure_with(self, run: Run, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:

@@ -25,7 +25,9 @@ def size_of(message: Any) -> int:
 
 
 class Upload:
-    """Hold the parts of an answer that a device sends, the bytes that have arrived, and whether the GPS had it."""
+    """Hold the parts of an answer that a device sends, the bytes that have arrived, and whether the GPS had the answer
+    before.
+    """
 
     def __init__(self, requests: AsyncIterator[answers_pb2.AnswerPart], save: Callable[[], None]) -> None:
         """Set `save`, which is called when all parts have arrived, before the answer is in the journal."""

@@ -1,4 +1,4 @@
-"""The journal's tables of what makes a run: commands, and the software of devices and LPSs."""
+"""The journal's tables of commands and of the software of devices and LPSs, with which the run was made."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ MOST_OF_ONE = 8  # the largest number of different software that one device or L
 
 
 class MadeWithTable:
-    """Hold the commands that started the run, and what computed at each device and LPS. A process that starts again
-    with other software has several rows.
+    """Hold the commands that started the run, and the software of each device and LPS. A process that starts again with
+    other software has several rows.
     """
 
     def __init__(self, file: JournalFile) -> None:

@@ -1,8 +1,8 @@
 """The single thread for arithmetic in a device process. Jobs run in the order in which they come.
 
-Jobs that wait at the same time go to the trainer together. The trainer may compute them together if this changes no bit
-of the results. A parent opens a round for all its children at once. So after the first job of a round, jobs of other
-devices of the cluster soon follow. The thread waits a little for these jobs.
+Jobs that wait at the same time go to the trainer together. The trainer may compute these jobs together if this changes
+no bit of the results. An LPS opens a round for all its devices at once. So after the first job of a round, the jobs of
+the other devices soon follow. The thread waits a little for these jobs.
 """
 
 import asyncio

@@ -19,10 +19,10 @@ RULE = "a correction is an elementwise function of (gradient, weights, *beside)"
 
 @lru_cache(maxsize=16)
 def keeps_zeros(correct: Correct, beside: int) -> bool:
-    """Check a correction on a few numbers. Return whether it returns zeros if all its arguments are zeros. Stacks of
-    devices need this information, because their tensors are padded with zeros, which must stay zero.
+    """Check a correction on a few numbers. Return whether the correction returns zeros when all its arguments are
+    zeros. Stacks of devices need this information, because the zeros that fill up their tensors must stay zero.
 
-    `beside` is the number of vectors that the correction gets in addition to gradient and weights.
+    `beside` is the number of further arguments of the correction, besides gradient and weights.
 
     Raises:
         PluginError: the result has another shape or type than the gradient. Or an element of the result depends on

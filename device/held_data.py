@@ -24,14 +24,14 @@ _kept: WeakKeyDictionary[Examples, dict[tuple[Processor, Task], HeldData]] = Wea
 
 def may_be_held(examples: Examples, processor: Processor) -> bool:
     """Return whether a device's examples can be held as tensors, from which batches are gathered. Inputs that are read
-    item by item cannot. On the CPU, pixels cannot either, because they stay bytes in its memory.
+    item by item cannot. On the CPU, pixels cannot be held in this way either, because they stay bytes in memory.
     """
     return not examples.is_drawn and (processor.keeps_data or not examples.scale)
 
 
 def held_data(examples: Examples, task: Task, processor: Processor) -> HeldData:
-    """Return examples on a processor. If the processor has its own memory, they stay there as long as the examples
-    exist.
+    """Return a device's examples as tensors on a processor. If the processor has its own memory, the tensors stay there
+    as long as `examples` exists.
     """
     if not processor.keeps_data:
         return _on(processor, examples, task)

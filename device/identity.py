@@ -1,4 +1,6 @@
-"""The devices that a process hosts. They are given by index or by name, or follow from the number of its pod."""
+"""The devices that a process hosts. The devices are given by index or by name, or follow from the number of the
+process's pod.
+"""
 
 import os
 import re

@@ -12,10 +12,10 @@ from fedstrata.tensors.processor import CPU, Processor, read
 @cache
 def kernels(processor: Processor = CPU) -> str:
     """Return a name such as SkylakeX-3fa9c1: the kernel of NumPy's OpenBLAS, then six digits that depend on the bits of
-    torch's results. For another processor than the CPU, its name and versions follow.
+    torch's results. If the processor is not the CPU, the processor's name and versions follow.
 
-    torch's libraries choose their code by the processor's maker and model, and do not name their choice. The digits are
-    of a digest of products, convolutions and exponentials.
+    torch's libraries choose their code by the processor's maker and model, and do not name their choice. The digits
+    come from a digest of the results of products, convolutions and exponentials.
     """
     draw = torch.Generator().manual_seed(0)
     shapes = (32, 784), (784, 200), (8, 3, 16, 16), (6, 3, 5, 5)

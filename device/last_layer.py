@@ -13,8 +13,8 @@ from fedstrata.models import Model
 
 
 class OutputsWithFeatures:
-    """Compute outputs as another function does, and keep the outputs and features of the last call. Raises PluginError
-    if the model's last layer is not dense.
+    """Compute a model's outputs with a given function, and keep the outputs and features of the last call. Raises
+    PluginError if the model's last layer is not dense.
     """
 
     features: torch.Tensor
@@ -45,12 +45,12 @@ class OutputsWithFeatures:
     def features_of(
         self, weights: Mapping[str, torch.Tensor], inputs: torch.Tensor, **more: torch.Tensor
     ) -> torch.Tensor:
-        """Return the features. Raises the errors of a call."""
+        """Return the features of these inputs. Raises the same errors as `__call__`."""
         self(weights, inputs, **more)
         return self.features
 
     def last_pass(self, targets: torch.Tensor) -> ForwardPass:
-        """Return the features and the outputs of the last call, with these targets."""
+        """Return the features and outputs of the last call, and `targets`, in one object."""
         return ForwardPass(features=self.features, outputs=self.outputs, targets=targets)
 
 

@@ -54,8 +54,8 @@ class Kept:
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the kept states of the optimiser. A device may train several times in an LPS round. Each training has
-        a number and a state of its own. If the device's model has changed since the states were kept,
+        """Return the kept states of the optimiser, by the number of a training. A device may train several times in an
+        LPS round, and each training has its own state. If the device's model has changed since the states were kept,
         return an empty mapping.
         """
         found: dict[int, Arrays] = {}
@@ -69,8 +69,9 @@ class Kept:
         """Return the values of the tensors that never leave this device, as they were at the end of the last round. If
         all tensors leave the device, return None.
 
-        In the first round, the values are the initial ones. If the device has a new model, its tensors have initial
-        values, too. Then only the device's own tables, additional tensors of the method, keep their values.
+        In the first round, all values are initial values. If the device has changed to another model, the model's
+        tensors have initial values again. Then only the device's own tables (additional tensors of the method) keep
+        their values.
         """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:
@@ -292,7 +293,7 @@ class RoundJob:
 
 
 def encoded(client: RoundClient, update: Flat, layout: Layout) -> tuple[PayloadCodec, pb.UpdateHeader]:
-    """Return the codec of an update, and a header. If the encoding cannot hold a value of the update, the header's
+    """Return the codec and the header of an update. If the encoding cannot hold a value of the update, the header's
     field `unfit` has the reason.
     """
     codec, note = client.codec_for(update, layout), pb.UpdateHeader()
@@ -308,7 +309,7 @@ def told(method: Method, received: ReceivedModel) -> Arrays:
     empty mapping.
 
     Raises:
-        PayloadError: the arrays are not those that the method has declared.
+        PayloadError: the arrays differ from the arrays that the method has declared.
     """
     if received.told is None:
         return {}

@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Served:
-    """Hold the LPS that serves a device, and a call that asks the GPS which LPS serves the device now."""
+    """Hold the LPS that serves a device, and a function that asks the GPS for the LPS that serves the device now."""
 
     by: gps_pb.FetchAssignmentResponse
     ask: Callable[[], Awaitable[gps_pb.FetchAssignmentResponse]]

@@ -1,4 +1,4 @@
-"""A training in which the code of a method takes each local step."""
+"""Run a training in which the method's own code takes each local step."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -76,8 +76,8 @@ class LocalSteps:
         return torch.cat([dense(part).reshape(-1) for part in gradients])
 
     def features(self, weights: Flat) -> Callable[[Batch], torch.Tensor]:
-        """Return a function of a batch. It returns the features of the batch with these weights, computed as for a
-        measurement.
+        """Return a function that takes a batch, and returns the features of the batch with these weights. They are
+        computed as for a measurement.
         """
         model, tensors = self._job.model, self._job.model.tensors(weights)
         outputs = OutputsWithFeatures(model, model.outputs)

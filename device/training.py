@@ -1,7 +1,7 @@
 """Local training: the work of a device between the received model and its update.
 
 Every bit of the result depends only on the job. The random order of batches depends on seed, device and round.
-Arithmetic runs on one thread (`limit_threads`), and the model's processor makes every tensor.
+Arithmetic runs on one thread (`limit_threads`), and every tensor is made on the model's processor.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -89,8 +89,8 @@ class TrainingJob:
 
     @property
     def steps(self) -> int:
-        """The number of local steps. If `epochs` is set, the steps fill this many whole epochs. Otherwise the settings
-        give the number of steps.
+        """The number of local steps. If `epochs` is set, it is the number of steps in this many whole epochs. Otherwise
+        the settings give the number.
         """
         if self.epochs is None:
             return self.training.steps(len(self.examples))
@@ -206,8 +206,8 @@ def _of_lone_example(job: TrainingJob) -> str:
 
 
 class Losses:
-    """Add the losses of batches, each multiplied by its number of examples, in the order of the steps. Losses are read
-    from the processor many at a time, because a read waits until the processor has computed.
+    """Add up the losses of batches in the order of the steps. Each loss is multiplied by the batch's number of
+    examples. Losses are read from the processor many at a time, because a read waits until the processor has computed.
     """
 
     def __init__(self) -> None:

@@ -136,7 +136,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold what a device has received and kept at the beginning of an LPS round. The defaults describe a device before
+    """Hold the models and the state with which a device begins an LPS round. The defaults describe a device before
     training.
     """
 
@@ -224,7 +224,7 @@ class DeviceWork:
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples in all trainings so far, except in trainings with a result that is discarded."""
+        """The number of examples in all trainings so far. Trainings with a discarded result are not counted."""
         kept = (steps for steps in self._steps if steps.number not in self._host.method.discarded)
         return self._counted + sum(steps.losses.examples for steps in kept)
 
@@ -269,8 +269,8 @@ class DeviceWork:
         return trained_of(result, job)
 
     def steps(self, start: Flat, *, number: int = 0) -> LocalSteps:
-        """Begin a training in which the method takes each local step itself (see `fedstrata.methods.Work`). Return its
-        steps.
+        """Begin a training in which the method takes each local step itself (see `fedstrata.methods.Work`). Return the
+        object with which the method takes the steps.
         """
         steps = LocalSteps(self._job(start, examples=self.examples, number=number))
         self._steps.append(steps)

@@ -187,7 +187,7 @@ def renew(
 
 def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
     """Make a new authority, and let all processes with certificates trust both the new and the old authority. Yield the
-    certificate of each process when its list of trusted authorities is written.
+    certificate of each process as soon as the process's list of trusted authorities is written.
 
     The certificates keep the signature of the old authority until `renew` replaces them.
 
@@ -203,8 +203,8 @@ def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Is
 
 
 def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Let all processes with certificates trust only the new authority. Yield the certificate of each process when its
-    list of trusted authorities is written.
+    """Let all processes with certificates trust only the new authority. Yield the certificate of each process as soon
+    as the process's list of trusted authorities is written.
 
     Raises:
         CertificateError: there is no old authority, or a certificate that it signed is still in use. In this case

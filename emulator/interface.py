@@ -107,7 +107,7 @@ def sweep(
     Args:
         sweep: A file, or the content of a file as a mapping.
         out: New folder, or the folder of this sweep to continue it.
-        jobs: Number of runs at the same time. By default one more than there are cores.
+        jobs: Number of runs at the same time. By default the number of cores plus one.
         track: Tools that show each run while it goes on, as in `run`. Instead of an object of your own, give a
             function that makes one for each run.
         quiet: If true, show no progress.

@@ -1,9 +1,9 @@
 """The memory of a device under secure aggregation: for which devices it has masked its updates.
 
-Two sums over different devices differ by the updates of the devices that are only in one sum. The two sums may even
-come from different rounds, if their models are alike. So a device masks all its updates for the same devices, except
-for changes that the experiment file announces. The memory is written to disk before a masked update is sent, so it
-survives restarts (docs/decisions/secure-aggregation.md).
+The difference of two sums reveals the updates of the devices that are in only one of the sums. The sums may even come
+from different rounds, if the models of these rounds are alike. So a device masks all its updates for the same devices,
+except for changes that the experiment file announces. The memory is written to disk before a masked update is sent, so
+it survives restarts (docs/decisions/secure-aggregation.md).
 """
 
 import json
@@ -24,7 +24,9 @@ MOST_NAMED = 5  # devices that an error message names
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Hold the ids of the devices that may join or leave the devices of a sum from one round to the next."""
+    """Hold the ids of the devices that may be new or missing in the sum of a round, compared with the previous round's
+    sum.
+    """
 
     joining: frozenset[str]
     leaving: frozenset[str]
@@ -46,7 +48,7 @@ class Changes:
 
     @property
     def is_none(self) -> bool:
-        """Return whether all sums of a device are over the same devices."""
+        """Return whether every round's sum is over the same devices."""
         return not self.joining and not self.leaving
 
 
@@ -57,7 +59,7 @@ def excludes(experiment: Experiment) -> bool:
 
 
 class MaskedFor:
-    """Remember for which devices one device has masked its updates, and refuse others."""
+    """Remember the list of devices for which one device has masked its updates, and refuse other lists."""
 
     def __init__(self, experiment: Experiment, device_id: str, folder: Path | None) -> None:
         """Read the device's memory from a file in `folder`. If `folder` is None, the memory ends with the process.
@@ -79,8 +81,8 @@ class MaskedFor:
         """Check that this device may mask an update for these devices, in a sum over at most `max_examples` examples.
 
         Raises:
-            PayloadError: other values of `max_examples` would reveal how large this device's update is.
-            RosterError: the sums over these devices and over the earlier devices would reveal updates.
+            PayloadError: `max_examples` has changed, which would reveal how large this device's update is.
+            RosterError: the difference between this sum and an earlier sum would reveal updates.
         """
         now = frozenset(devices)
         if not self._devices:

@@ -140,9 +140,9 @@ class Masks(Shield):
         reason and no values.
 
         Raises:
-            PayloadError: the same masks have already hidden another update. The difference of the two masked updates
-                would contain no masks.
-            RosterError: the roster has an old key of this device, and the update is of another global round.
+            PayloadError: the same masks have already hidden another update. In the difference of the two masked
+                updates, the masks would cancel.
+            RosterError: the roster has an old key of this device, but the update belongs to another global round.
             FedstrataError: the errors of `MaskedFor.note`.
         """
         self._masked_for.note(update.round, (*self._others, self._device_id), self._max_examples)

@@ -1,8 +1,8 @@
 """Training steps of a stack of dense networks in which a method corrects the gradients before the optimiser uses them.
 
-These steps read and write the weights three more times than plain steps. So they work on a few devices at a time: they
-compute, correct and use the gradients of these devices before they begin with the next devices. So the gradients stay
-in the processor's cache.
+These steps need three more passes over the weights than plain steps. So they work on a few devices at a time: they
+compute, correct and use the gradients of these devices before they begin with the next devices. In this way the
+gradients stay in the processor's cache.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Correction:
         self._keeps_zeros = keeps_zeros(correct, len(vectors))
 
     def take(self, part: "_Part") -> None:
-        """Correct the gradient of one part, and change the weights of the part by the result."""
+        """Correct the gradient of one tensor of some devices (`part`), and change the tensor by the result."""
         corrected = self.correct(part.gradient, part.weights, *part.beside)
         if not self._keeps_zeros:  # the padding of a leaf must stay zero
             rows, columns = self._sides[part.number]

@@ -14,13 +14,13 @@ from fedstrata.experiment import SgdSettings
 
 
 class StackedSgd:
-    """Compute the steps of torch.optim.SGD for a stack's tensors. Only the order of additions differs.
+    """Compute the steps of torch.optim.SGD for a stack's tensors. Only the order of additions differs from torch.
 
     A gradient g is added to a target t: t ← beta·t + alpha·g. Without momentum and weight decay, the targets are the
     weights themselves. Otherwise the targets are velocities, which begin at zero and then change the weights.
 
-    Weight decay without momentum uses velocities, too. It is not done by a beta just below 1 on the weights: there
-    float32 has only multiples of 6e-8, so a small decay would be lost.
+    Weight decay without momentum uses velocities, too. A beta just below 1 for the weights would lose a small decay,
+    because float32 numbers just below 1 are multiples of 6e-8.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:

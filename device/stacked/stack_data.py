@@ -35,8 +35,8 @@ class Inputs:
         self._targets = list(self._gathered.array)
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """Return the inputs of examples, shape (n, rows, width), for the first n devices. `orders` has the `rows`
-        indexes of the examples of each of these devices. The next call overwrites the result.
+        """Return the inputs of examples, shape (n, rows, width), for the first n devices. For each of these devices,
+        `orders` has the indexes of its `rows` examples. The next call overwrites the result.
         """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")
@@ -49,7 +49,9 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
-    """Hold several prepared steps of a stack of devices: the example, label and weight of each row of a batch."""
+    """Hold the batches of several steps of a stack of devices. Each row of a batch has an example, a label and a
+    weight.
+    """
 
     orders: Sequence[Indices]  # by device: shape (steps of the device, rows)
     labels: torch.Tensor  # (steps, devices, rows, 1)

@@ -222,7 +222,7 @@ def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return each device's sum of losses. `losses` has the shape (steps, devices, rows). The steps are added one after
     another, so that a device's sum does not depend on the other devices.
 
-    NumPy's sum over steps would add in another order for one device than for two devices.
+    NumPy's own sum would add the steps of one device in another order than the steps of two devices.
     """
     total = np.zeros(losses.shape[1])
     for step in losses.sum(2, dtype=np.float64):

@@ -113,9 +113,7 @@ class FleetBackend(LocalBackend):
                         return
 
     async def stop(self) -> None:
-        """End all processes of the run on this machine, and give the boards back. Both also happen if this call is
-        cancelled.
-        """
+        """End all processes of the run on this machine, and give the boards back, even if this call is cancelled."""
         try:
             await super().stop()
         finally:

@@ -58,7 +58,7 @@ class FleetClient:
         await self._fleet.close()
 
     async def reach(self) -> None:
-        """Wait until the fleet is connected for the first time.
+        """Wait for the first connection to the fleet.
 
         Raises:
             HandshakeError: this machine and the fleet do not trust each other.

@@ -69,7 +69,8 @@ def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: in
     chosen.
 
     Raises:
-        ExperimentError: a board is unknown, no board is online, or `most_boards` allows fewer boards than have data.
+        ExperimentError: a board is unknown, no board is online, or `most_boards` is smaller than the number of boards
+            with data.
     """
     known = {state.board.name: state.board for state in fleet.boards}
     if experiment.partition.is_local:

@@ -44,7 +44,7 @@ def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
     """Return `values` with a new lps.replicas, the number of LPSs at the start of the run. The number is the user's (in
     `asked`, the values for this `fedstrata up`) or the number that the experiment needs. If only the GPS can decide on
-    the number, it is null.
+    the number, lps.replicas is null.
 
     Raises:
         ExperimentError: the user's number contradicts the experiment.
@@ -90,8 +90,8 @@ def _mib(size: int) -> int:
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Return `values` with the content of these files, which have the user's own code. They replace files of an earlier
-    `fedstrata up`. Without files, return the values unchanged.
+    """Return `values` with the content of these files, which have the user's own code. The files of an earlier
+    `fedstrata up` are replaced. Without files, return the values unchanged.
 
     Raises:
         ExperimentError: a file cannot be read, or the files are too large for a ConfigMap.
@@ -119,8 +119,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse KEY=VALUE, such as lps.nodeSelector.tier=edge. Return it as nested mappings, as a values file has them. If
-    the chart's default is a string, VALUE is a string too. Otherwise VALUE is parsed as YAML.
+    """Parse KEY=VALUE, such as lps.nodeSelector.tier=edge. Return it as nested mappings, as in a values file. If the
+    chart's default is a string, VALUE is a string too. Otherwise VALUE is parsed as YAML.
 
     Raises:
         ExperimentError: the text is not KEY=VALUE, or the value is not YAML.
@@ -161,7 +161,9 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return several values files merged into one, as Helm merges them. Later files replace values of earlier files."""
+    """Return the content of several values files as one mapping, merged as Helm does. Later files replace values of
+    earlier files.
+    """
     merged: dict[str, Any] = {}
     for document in documents:
         for key, value in document.items():

@@ -133,8 +133,8 @@ class ReleaseCertificates:
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the release's first authority, also if a later authority has replaced the first. If
-        the fingerprint changed, Kubernetes would replace all pods. This is not necessary: running pods read new
+        """Return the fingerprint of the release's first authority, even after a later authority has replaced it. A new
+        fingerprint would make Kubernetes replace all pods. This is not necessary, because running pods read new
         certificates without a restart.
         """
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
@@ -143,7 +143,7 @@ class ReleaseCertificates:
         return hashlib.sha256(self.existing_authority().files()[CA]).hexdigest()[:16]
 
     def advice(self) -> str:
-        """Return what to do about an authority that ends soon. The text is empty if there is nothing to do."""
+        """Return a text with advice if the release's authority expires soon. Otherwise return an empty text."""
         left = self.existing_authority().days_left
         if left >= RENEW_DAYS:
             return ""
@@ -215,12 +215,12 @@ class ReleaseCertificates:
 
 
 def holders_of(values: Mapping[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Return which processes of a release get a certificate, with the names in each certificate. `values` are the
-    values of the chart, including all defaults.
+    """Return the processes of a release that get a certificate, each with the names in the certificate. `values` are
+    the values of the chart, including all defaults.
 
     If `values` has tls.lps, this is the number of LPSs that get a certificate. Otherwise the number is lps.replicas,
-    the number of LPSs at the start of the run. If it is null, the GPS decides on the number later. Then as many LPSs
-    get a certificate as there are devices, but at most MOST_LPS.
+    the number of LPSs at the start of the run. If lps.replicas is null, the GPS decides on the number later. Then as
+    many LPSs get a certificate as there are devices, but at most MOST_LPS.
     """
     given = values["tls"]["lps"]
     count = int(given) if given is not None else values["lps"]["replicas"] or min(MOST_LPS, experiment.device_count)
@@ -238,8 +238,8 @@ def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[s
 
 
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with tls.mode set to `generated`: then `fedstrata up` makes the certificates. If the values
-    already have a tls.mode, it stays.
+    """Return the values with tls.mode set to `generated`: then `fedstrata up` makes the certificates. A tls.mode that
+    is already set stays.
 
     The key tls.authority, which an earlier `fedstrata up` has set, is removed, because its fingerprint may be outdated.
     """
@@ -253,8 +253,8 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now uses the Secret in which `fedstrata up` stores its own authority. If it does,
-    this Secret must not be deleted.
+    """Return whether cert-manager now uses the Secret in which `fedstrata up` stores its own authority. In this case
+    the Secret must not be deleted.
     """
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}

@@ -70,7 +70,7 @@ class InstalledRelease:
 
     def wait_ready(self, timeout_s: int, tell: Callable[[str], None], earlier: Sequence[Any] = ()) -> None:
         """Wait until every workload of the release runs its newest pods, and all these pods are ready. `tell` is called
-        with the progress. The warnings in `earlier` are from before the release was installed or upgraded.
+        with the progress. `earlier` has the warnings from before this installation or upgrade, which are ignored.
 
         Pods of an earlier revision are deleted, because all pods must have the new experiment at the same time. Most
         Kubernetes versions would replace the pods of a StatefulSet one by one, and wait for each new pod.
@@ -232,8 +232,11 @@ class GpsAccess:
             yield TlsSecurity(tls)
 
     def pod(self, port: str = "grpc") -> tuple[str, int]:
-        """Return the name of the running GPS pod, and the number of its named port. Raises the errors of `_gps`, and
-        AddressError if the pod has no such port.
+        """Return the name of the running GPS pod, and the number of its port with the name `port`.
+
+        Raises:
+            AddressError: no GPS pod runs, or the pod has no such port.
+            RunStoppedError: the GPS pod ends after each start, or cannot start.
         """
         pod = self._gps()
         return pod.metadata.name, _port_of(pod, port)

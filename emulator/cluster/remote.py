@@ -92,7 +92,7 @@ async def _first(client: RunClient, display: Display) -> pb.RunStatus:
 
 def collect(release: Release, out: Path, display: Display, tracking: Tracking) -> Path:
     """Wait for the end of the run, and track it from this machine. Write its record and report to a new folder, and
-    return the path of the report. If an interrupted call has tracked into this folder, tracking goes on.
+    return the path of the report. If an earlier call with this folder was interrupted, its tracking goes on.
 
     Raises:
         OutputError: the folder is not empty.
@@ -142,7 +142,7 @@ def down(release: Release, *, deletes_records: bool, console: "Console") -> Remo
 
     Raises:
         ExperimentError: the release has another chart.
-        AddressError: nothing of a release with this name exists.
+        AddressError: no object of a release with this name exists.
     """
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)

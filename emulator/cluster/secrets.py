@@ -29,7 +29,8 @@ def asked(
 ) -> Any:
     """Make a call of the Kubernetes API with a method of its client, and return the result.
 
-    `instead` has statuses of the API's errors, each with the error to raise. With None, return None.
+    `instead` maps statuses of the API's errors to errors, which are raised instead. For a status with None, return
+    None.
 
     Raises:
         FedstrataError: the errors of `answering`.
@@ -170,8 +171,9 @@ class KubernetesSecrets:
         return self.change(name, lambda _: data)
 
     def change(self, name: str, changed: Callable[[dict[str, bytes]], Mapping[str, bytes]]) -> bool:
-        """Write a Secret like `write`, with the content that `changed` returns for the present content, which is empty
-        if the Secret does not exist. If another program changes the Secret meanwhile, begin again.
+        """Write a Secret like `write`, but with a content that depends on the present content: `changed` gets the
+        present content (empty without a Secret), and returns the new content. If another program changes the Secret
+        meanwhile, begin again.
         """
         for _ in range(WRITES):
             found = self._found(name)

@@ -392,8 +392,8 @@ def _with_rights(values: dict[str, Any], cluster: InstalledRelease, tell: Callab
 def load_for_cluster(
     path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Load an experiment for Kubernetes. Its key data.folder is removed, because pods do not have this machine's
-    folders. In this case `tell` is called with a line about the removal.
+    """Load an experiment for Kubernetes. If it has the key data.folder, remove the key, because pods do not have this
+    machine's folders, and call `tell` with a line about the removal.
     """
     experiment = with_digests(load_experiment(path, overrides, seed))
     refuse_faults(experiment, "Kubernetes")

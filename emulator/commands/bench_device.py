@@ -51,7 +51,7 @@ def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
 
 
 def said_of(pace: "Pace", experiment: "Experiment") -> str:
-    """Return the measured values as text, and as lines for an experiment file."""
+    """Return a text with the measured values, and with lines for an experiment file."""
     from emulator.console.units import counted
     from fedstrata.experiment.quantities import DURATION
 

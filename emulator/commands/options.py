@@ -166,7 +166,7 @@ class Tracked:
     ] = None
 
     def tracking(self) -> "Tracking":
-        """Return the trackers of one run. Raises MissingPackageError if the library of one is not installed."""
+        """Return the trackers of one run. Raises MissingPackageError if a tracker's library is not installed."""
         return self.trackings()()
 
     def trackings(self) -> "Callable[[], Tracking]":

@@ -80,7 +80,7 @@ class Pods:
         return ClaimStorage(self.claim)
 
     def job(self, to: str | None) -> "JobRequest":
-        """Return the request for a Kubernetes Job. The pods of this Job do the sweep.
+        """Return the request for a Kubernetes Job with pods that do the sweep.
 
         Raises:
             BadParameter: neither a volume claim nor a bucket is given. ExperimentError: a value is not allowed.

@@ -14,8 +14,8 @@ CLUSTERS_SHOWN = 20  # most clusters in a table
 
 
 def make_console(**options: Any) -> Console:
-    """Return a console that highlights nothing. `options` are options of `rich.console.Console`. With a width of 0, a
-    console would print nothing.
+    """Return a console that highlights nothing. `options` are options of `rich.console.Console`. If a terminal states
+    an impossibly small width, such as 0, the usual width is used.
     """
     console = Console(highlight=False, **options)
     if console.width < LEAST_COLUMNS:

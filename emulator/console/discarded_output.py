@@ -22,8 +22,8 @@ class _Terminal(io.FileIO):
 
 
 def lasting(stream: TextIO | None) -> TextIO:
-    """Return a stream for the output of this stream that never fails because a terminal is gone. `stream` is None if
-    the user has closed it.
+    """Return a stream that writes to `stream`, but does not fail if the terminal is gone. If `stream` is None because
+    the user has closed it, the result discards everything.
     """
     if stream is None:
         return nowhere()
@@ -39,8 +39,8 @@ def nowhere() -> TextIO:
 
 
 def discard(stream: TextIO) -> None:
-    """Discard the text that this stream holds, and all later text. Otherwise the interpreter fails when it flushes the
-    stream.
+    """Discard the text that waits in this stream, and all later text. Otherwise the interpreter would fail when it
+    flushes the stream.
     """
     with nowhere() as place:
         os.dup2(place.fileno(), stream.fileno())
@@ -48,7 +48,7 @@ def discard(stream: TextIO) -> None:
 
 def discard_blocked() -> None:
     """Discard standard output and standard error if their readers have stopped reading. Otherwise the next write would
-    wait for ever. A write that waits now ends, if a signal handler calls this function.
+    wait for ever. If a signal handler calls this function, a write that is waiting ends, too.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with suppress(OSError, ValueError):  # the stream is no file, as in a notebook

@@ -88,7 +88,9 @@ class LpsAgent:
         self._parts.executor.shutdown(wait=False)
 
     async def register(self, address: str) -> None:
-        """Register this LPS and its address at the GPS. Raises HandshakeError if the two do not trust each other."""
+        """Register this LPS and its address at the GPS. Raises HandshakeError if the LPS and the GPS do not trust each
+        other.
+        """
         self._may_have_begun = await self._gps.register(address)
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ Taken = Mapping[int, Collection[str]]  # devices with an update in each LPS roun
 
 def clocks(experiment: Experiment, arrivals: Path | None) -> Callable[[pb.Cluster], LpsClock]:
     """Return a function that makes the clock of a cluster. `arrivals` is the file contributions.csv of an earlier run,
-    which this run repeats. If it is None, no run is repeated.
+    which this run repeats. If `arrivals` is None, no run is repeated.
 
     Raises:
         ExperimentError: the file cannot be read, or the rounds of the experiment do not differ from run to run.

@@ -33,8 +33,8 @@ class _Service:
 
 
 class Clusters:
-    """Hold the sessions of an LPS, one per cluster. Also hold, for each cluster, the object that answers the calls of
-    the cluster's devices (`handlers`).
+    """Hold the sessions of an LPS. A session runs the rounds of one cluster. Also hold, for each cluster, the object
+    that answers the calls of the cluster's devices (`handlers`).
     """
 
     def __init__(

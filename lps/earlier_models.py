@@ -24,13 +24,13 @@ class EarlierModels(Protocol):
     """Define where a session gets the models of earlier rounds that children still train."""
 
     async def beside(self, offers: Offers, report: gps_pb.ReportHeader, number: int) -> Offers:
-        """Return the offers of LPS round `number`, with the models of earlier rounds that devices still train. Keep the
-        models with which this round begins, if later rounds may need them.
+        """Return `offers`, the models of LPS round `number`, extended by the models of earlier rounds that devices
+        still train. Keep the models with which this round begins, if later rounds may need them.
         """
 
 
 class NoEarlierModels(EarlierModels):
-    """Hold no models: no update is under way when a synchronous round begins."""
+    """Hold no models, because no update is under way when a synchronous round begins."""
 
     async def beside(self, offers: Offers, report: gps_pb.ReportHeader, number: int) -> Offers:
         return offers

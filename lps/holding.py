@@ -158,8 +158,9 @@ class Holding(Protocol):
         """
 
     def sums(self, children: Mapping[str, int], everybody: Mapping[str, int], weighing: Weighing) -> Gathering:
-        """Return an object that gathers devices' updates. `children` has each asked device's number of examples, and
-        `everybody` has that number of each device of the global round. `weighing` has the factors of the weights.
+        """Return an object that gathers devices' updates. `children` has the number of examples of each asked device.
+        `everybody` has the number of examples of each device of the global round. `weighing` has the factors of the
+        weights.
         """
 
     async def written(self) -> None:

@@ -32,7 +32,7 @@ class Members:
         The round cannot continue in two cases. In the first, another LPS has served the devices meanwhile; the list
         then has another term. In the second, the list has other devices for the open global round. This happens if the
         GPS goes back by one global round, and a move of devices is undone. The round would then wait for devices that
-        belong to another LPS again.
+        now belong to another LPS.
         """
         if home is None or home.term != self._term:
             return False

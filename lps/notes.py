@@ -160,7 +160,7 @@ def add_evaluations(
     report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task, everybody: Collection[str]
 ) -> None:
     """Add the devices' measurements of a model to the row of the round that produced the model. If one of the devices
-    `everybody` has not measured the model, mark the row: its values are then of a cohort.
+    `everybody` has not measured the model, mark the row, because its values are then for a part of the devices only.
 
     A row with measurements stays as it is, because all devices have measured its model before the next round.
     """

@@ -31,8 +31,8 @@ class RefusedDevices:
             self.exclusions += [own for own in found.exclusions if own not in self.exclusions]
 
     def add(self, exclusion: rounds_pb2.Exclusion) -> None:
-        """Save a further device. Without the file, an LPS that restarts would wait for the device, which has ended. If
-        the file cannot be written, log this.
+        """Save a further refused device. Without the file, a restarted LPS would wait for this device, although it has
+        ended. If the file cannot be written, log this.
         """
         self.exclusions.append(exclusion)
         try:
@@ -56,8 +56,8 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Save the report at the start of a global round, which the GPS may open later. Keep the reports of the two
-        global rounds before it, to which the GPS may return, and delete older reports.
+        """Save the report at the start of a global round, even if the GPS has not opened this round yet. Keep the
+        reports of the two previous global rounds, because the GPS may return to them. Delete older reports.
         """
         write_report(self._path(global_round), report)
         self._path(global_round - 1 - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)

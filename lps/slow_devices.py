@@ -70,8 +70,8 @@ class Waits:
         return known
 
     async def tell(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Check the rounds at intervals, until cancelled. Whenever the missing devices have changed, call `ask`, which
-        reports them to the GPS.
+        """Check the rounds at intervals, until cancelled. Whenever the list of slow devices has changed, call `ask`,
+        which reports these devices to the GPS.
         """
         while True:
             await Changes().wait_until(lambda: False, LOOK_S)

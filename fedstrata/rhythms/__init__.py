@@ -1,4 +1,4 @@
-"""Rhythms, by which a parent decides when it makes its next model, and how much updates of earlier models weigh. `base`
+"""Rhythms. A rhythm says when a parent makes its next model, and how much updates of earlier models weigh. `base`
 defines the interface, and `registry` makes the rhythm of an experiment.
 """
 

@@ -1,10 +1,11 @@
-"""Factors of the weights of updates that come from models of earlier rounds, and the step with which a round changes
-the model.
+"""The factors for the weights of updates from models of earlier rounds. Also the step with which a round changes the
+model.
 
-In round v, child c sends an update u of n examples, from the model of round b. Its staleness is v − b. Its gap is the
-number of rounds since the round that took its last update. The next model is x + Σ q u / D, with the weights q = n · F
-and the divisor D = max(Q, ⌈Q · N / (ρ · Σ n)⌉). Here Q is the sum of all weights, N is the number of examples of all
-children, and ρ is the step. For polynomial weights, Q is 2¹⁰ · Σ n, so that the discount shortens the step.
+In round v, child c sends an update u of n examples, from the model of round b. The update's staleness is v − b. The
+child's gap is the number of rounds since the round that took its last update. The next model is x + Σ q u / D, with the
+weights q = n · F and the divisor D = max(Q, ⌈Q · N / (ρ · Σ n)⌉). Here Q is the sum of all weights, N is the number of
+examples of all children, and ρ is the step. For polynomial weights, Q is 2¹⁰ · Σ n, so that the discount shortens the
+step.
 """
 
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ class Even:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Weigh each update by its examples and its gap: F is the gap, at most `most`. Over time, each child then weighs as
-    much as its examples.
+    """Weigh each update by its examples and its gap: F is the gap, at most `most`. Over time, the total weight of each
+    child then matches its number of examples.
     """
 
     most: int

@@ -1,4 +1,6 @@
-"""The list of the devices that mask updates for the same sum (the roster), as both sides of a round read it."""
+"""The roster: the list of the devices that mask updates for the same sum. Parents and children read it with this
+module.
+"""
 
 import hashlib
 from collections.abc import Iterator

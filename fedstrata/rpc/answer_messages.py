@@ -56,8 +56,8 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
 
 @contextmanager
 def refused_by_method() -> Iterator[None]:
-    """Execute a block in which a method checks an answer. If the user's own method fails in it, raise PayloadError, so
-    that only the device with this answer is refused.
+    """Execute a block in which a method checks an answer. If the user's own method fails in the block, raise
+    PayloadError, so that only the device with this answer is refused.
     """
     try:
         yield

@@ -36,7 +36,7 @@ class ParentStream:
         self, parts: Iterable[pb.UpdatePart | bytes], timeout_s: float, *, wait_for_ready: bool = True
     ) -> AsyncIterator[Any]:
         """Send a request or an update, and yield the parts of the next model, or of another reply. If the parent did
-        not accept the update, first yield its refusal. Raises AioRpcError like the call FetchModel.
+        not accept the update, first yield the parent's refusal. Raises AioRpcError like the call FetchModel.
         """
         await self._move(timeout_s)
         self._begin(wait_for_ready=wait_for_ready)

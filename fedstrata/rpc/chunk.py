@@ -1,9 +1,9 @@
 """Payloads in gRPC messages, without the copies of the payload that protobuf would make.
 
 A payload is sent in parts (`ModelPart`, `UpdatePart`), each of them one message. On the wire, a part with only `data`
-is a tag, a length and the data. This module writes and reads such parts without protobuf. If a payload is so small that
-it fits in one part with the header, it is in the field `small`. This module also writes and reads the field `small`
-without protobuf. Protobuf handles everything else.
+is a tag, a length and the data. This module writes and reads such parts without protobuf. A payload that fits in one
+part with its header is sent in the field `small`. This module also writes and reads this field without protobuf.
+Protobuf handles everything else.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,9 @@ class Whole:
 
 
 def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
-    """Return a serialised part of this kind (UpdatePart, ModelPart) that has only data. The data are copied once."""
+    """Return a serialised message of the class `part` (UpdatePart or ModelPart) that has only data. The data are copied
+    once.
+    """
     return b"".join((_tag(part, "data"), _varint(len(data)), data))
 
 
@@ -75,8 +77,8 @@ def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes
 
 
 def part_parser(part: Any) -> Callable[[bytes], Any]:
-    """Return a parser of messages of this kind. If a message has the form of a `Chunk` or a `Whole`, the parser returns
-    such an object without copying the payload.
+    """Return a parser of messages of the class `part` (UpdatePart or ModelPart). If a message has the form of a `Chunk`
+    or a `Whole`, the parser returns such an object without copying the payload.
     """
     data_tag, header_tag, small_tag = (_tag(part, name)[0] for name in ("data", "header", "small"))
     parse = part.FromString

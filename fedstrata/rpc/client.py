@@ -95,7 +95,9 @@ class Connection:
         await self.close()
 
     def counted(self, meter: LinkMeter) -> Any:
-        """Return the channel for generated stubs, in a wrapper by which `meter` counts the bytes of all calls."""
+        """Return the channel in a wrapper that counts the bytes of all calls in `meter`. Generated stubs use the
+        wrapper.
+        """
         return hearing(CountingChannel(self.channel, meter))
 
     async def until_reached(self, log: EventLog) -> None:

@@ -48,8 +48,8 @@ def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]
 def accepted_parts(
     header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
 ) -> tuple[PayloadCodec, tuple[int, ...]]:
-    """Check a payload's header, which must announce exactly `parts`. Return the codec that decodes the payload into a
-    vector with `layout`, and the weights of the parts.
+    """Check a payload's header, which must announce exactly `parts`. Return the codec and the weights of the parts. The
+    codec decodes the payload into a vector with `layout`.
 
     Raises:
         PayloadError: the header announces another encoding, part, tensor name, order, shape or length, or an impossible

@@ -17,7 +17,8 @@ Part = TypeVar("Part")
 
 
 class Parts:
-    """Read the parts that a child sends, each when it is requested. This object keeps no part.
+    """Read the parts that a child sends. Each part is read only when the caller requests it, and this object keeps no
+    part.
 
     gRPC's own iterator keeps the last part until the next part arrives. This would need a chunk of memory per waiting
     child. If one message has a header and a payload, the payload follows as a separate part.

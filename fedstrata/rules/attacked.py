@@ -1,5 +1,5 @@
-"""Attacks at a parent: before the parent's rule combines all updates, the updates of attackers are replaced. So
-attackers that know each other's updates need no connection, and messages and times are those of a run without attack.
+"""Attacks at a parent. The parent replaces the updates of attackers before its rule combines all updates. So attackers
+that know each other's updates need no connection to each other. Messages and times are as in a run without attacks.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from fedstrata.tensors.exact_sum import largest_value
 
 @dataclass(frozen=True, kw_only=True)
 class Liars:
-    """Hold one attack at a parent, and its attackers: their numbers by their ids."""
+    """Hold one attack at a parent, and the number of each attacker by its id."""
 
     entry: Entry
     numbers: Mapping[str, int]
@@ -41,7 +41,9 @@ def with_attacks(rule: Rule, experiment: Experiment, tier: str) -> Rule:
 
 
 class Attacked(Rule):
-    """Combine updates by another rule, after the updates of attackers have been replaced. Their weights stay."""
+    """Combine updates by another rule, after the updates of attackers have been replaced. The weights of the replaced
+    updates stay the same.
+    """
 
     keeps_updates = True
 

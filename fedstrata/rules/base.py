@@ -50,11 +50,11 @@ class Total(Protocol):
         """
 
     def accept(self, child_id: str, weight: int) -> None:
-        """Accept a child's update, of which all values were taken."""
+        """Accept a child's update, after all its values were taken."""
 
     def forget(self, child_id: str) -> bool:
         """Remove a child's values, and return True. If this is not possible, change nothing and return False. Then all
-        children send again.
+        children send updates again.
         """
 
     def clear(self) -> None:
@@ -64,7 +64,7 @@ class Total(Protocol):
         """Finish the round's computation. This is called once, in a thread, after the last update.
 
         Raises:
-            RunStoppedError: no honest children send these updates together.
+            RunStoppedError: these updates cannot all come from honest children.
             PluginError: the user's own rule fails.
         """
 
@@ -96,8 +96,8 @@ class Rule:
         """Raise ExperimentError if the options do not fit these ids, of all devices or of all LPSs."""
 
     def withstands(self, children: int) -> int:
-        """Return how many of this number of children may send arbitrary updates, while the distance between the
-        combined update and the updates of the other children stays bounded.
+        """Return how many of `children` children may send arbitrary updates. The combined update then still has a
+        bounded distance to all other updates.
         """
         return 0
 
@@ -122,7 +122,9 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Combiner:
-    """Hold the function that combines the updates of one block, and the factors that the rule has chosen for it."""
+    """Hold a function that combines the updates of one block, and the children's factors that the rule has chosen for
+    it.
+    """
 
     combine: Callable[[Flat], Any]
     factors: Sequence[float] = ()  # of all children, in the order of the rows; empty if the rule chooses none
@@ -147,8 +149,8 @@ class AllUpdates(Rule):
         raise NotImplementedError
 
     def combiner(self, children: Sequence[str], weights: Weights, blocks: Blocks) -> Combiner:
-        """Return the function that combines the updates of one block, with the factors of whole updates, if the rule
-        chooses such factors. This is called once per stream, after the last update.
+        """Return the function that combines the updates of one block. If the rule chooses one factor per child, return
+        these factors, too. This method is called once per stream, after the last update.
 
         Args:
             children: the ids of the children, in the order of the rows.
@@ -223,7 +225,7 @@ class _Combined(Spooled):
 
 def weighted_sum(updates: Flat, factors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sum of the rows, each multiplied by its factor, float64, shape (elements,). Rows are added one after
-    another. So the number of elements in a block changes no bit, unlike in NumPy's sums.
+    another. So the size of a block does not change a bit of the result. With NumPy's sums, it could.
     """
     total = np.zeros(updates.shape[1])
     for row, factor in zip(updates, factors, strict=True):

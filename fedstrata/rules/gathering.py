@@ -1,7 +1,7 @@
 """The updates that a parent gathers in one round, stream by stream.
 
 A stream is a set of values that are averaged over the same devices. The routes of a child define the streams that get
-its values. `Gathering` routes the values to one `Total` per stream, which the parent's rule has made.
+its values. The parent's rule makes one `Total` per stream. `Gathering` passes the values of each stream to its `Total`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from fedstrata.rules.weighing import AS_STATED, Weighing
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Define to which stream one range of a child's payload belongs, with its position there and its weight."""
+    """Define to which stream a range of a child's payload is added, at which position, and with which weight."""
 
     place: slice  # range of values in the payload
     stream: int
@@ -28,7 +28,7 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Hold the part that each child has in a round."""
+    """Hold, for each child of a round, the streams to which its values are added, and its weights."""
 
     sizes: Sequence[int]  # number of values of each stream
     most: Sequence[int]  # the largest sum of all children's weights in each stream
@@ -97,15 +97,15 @@ class Gathering:
 
     @property
     def taking_part(self) -> list[float]:
-        """The part of all devices' weight in each stream that the accepted children have."""
+        """The accepted children's share in the weight of all devices, for each stream."""
         if not self._whole:
             return [1.0] * len(self.totals)
         return [total.num_examples / (whole or 1) for total, whole in zip(self.totals, self._whole, strict=True)]
 
     @property
     def factors(self) -> dict[str, float]:
-        """The factor of each child's update, if the rule chooses factors; otherwise empty. Over several streams, this
-        is the mean weighted by their sizes.
+        """The factor of each child's update, if the rule chooses factors; otherwise empty. With several streams, this
+        is the mean of the child's factors, weighted by the sizes of the streams.
         """
         of_child: dict[str, list[tuple[int, float]]] = {}
         for size, total in zip(self.sizes, self.totals, strict=True):
@@ -135,7 +135,7 @@ class Gathering:
                 self.totals[route.stream].take(child_id, at, here, weights[route.stream])
 
     def accept(self, child_id: str, stated: Sequence[int]) -> None:
-        """Accept a child's update, of which the whole payload was taken."""
+        """Accept a child's update, after its whole payload was taken."""
         self.accepted[child_id] = weights = self._weighed(child_id, stated)
         for total, weight in zip(self.totals, weights, strict=True):
             if weight:
@@ -161,8 +161,9 @@ class Gathering:
             total.clear()
 
     async def settle(self) -> None:
-        """Finish the computation of the round, after the last update. Where absent devices count, or if the divisor of
-        a stream is larger than its weights, add zeros. Raises the errors of `Total.settle`.
+        """Finish the computation of the round, after the last update. If absent devices count in the mean of a stream,
+        or the divisor of a stream is larger than the sum of its weights, add zeros. Raises the errors of
+        `Total.settle`.
         """
         for number, total in enumerate(exact(self.totals)):
             stated, weighed = self._stated(number), total.num_examples
@@ -208,7 +209,7 @@ def of_parts(
     counts: Sequence[bool] = (),
     weighing: Weighing = AS_STATED,
 ) -> Gathering:
-    """Gather one vector from each child, as `of_updates` does. The vector has a stream of each of these sizes, one
+    """Gather one vector from each child, as `of_updates` does. The vector consists of streams with these sizes, one
     after another. `whole`, `counts` and `weighing` are described in `Gathering`.
     """
     shares = Shares(
@@ -232,9 +233,9 @@ def routed(
     counts: Sequence[bool] = (),
     weighing: Weighing = AS_STATED,
 ) -> Gathering:
-    """Gather several streams at an LPS. `sizes` has the size of each stream, and `routes` maps the id of a device to
-    the routes that the plan gives the device, and `examples` to its number of examples. See
-    `Gathering` for the other arguments.
+    """Gather several streams at an LPS. `sizes` has the size of each stream. `routes` maps each device's id to its
+    routes in the plan, and `examples` maps the id to the device's number of examples. See `Gathering` for the other
+    arguments.
     """
     by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
     planned = {child: [found.get(each, 0) for each in range(len(sizes))] for child, found in by_stream.items()}

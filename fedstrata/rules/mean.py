@@ -60,7 +60,7 @@ class MaskedMean(Mean):
 
 
 class PartialTotal(ExactTotal):
-    """Add partial sums. Check the size of each."""
+    """Add partial sums, and check that the values are not too large."""
 
     def take(self, child_id: str, start: int, values: Values, weight: int) -> None:
         self.fold_sums(start, values, weight)

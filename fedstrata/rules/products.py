@@ -1,7 +1,7 @@
 """Rules that choose a factor for each child from the scalar products of all updates.
 
 Products are exact. Each update is first rounded to 19 bits and a sign, relative to its largest value. So products are
-integers of at most 2⁵³. Order of arrival, blocks and matrix libraries then do not change them.
+integers of at most 2⁵³. They do not depend on the order of arrival, the blocks or the matrix library.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -50,7 +50,7 @@ def lps_rule(experiment: Experiment) -> Rule:
 
 
 def gps_rule(experiment: Experiment, *, are_partial: bool) -> Rule:
-    """Return the rule by which the GPS combines the updates of LPSs. With `are_partial`, these are exact sums."""
+    """Return the rule by which the GPS combines the updates of LPSs. With `are_partial`, LPSs send exact sums."""
     rule = make_rule(experiment, "gps")
     return PartialMean(rule.options) if are_partial else rule
 

@@ -31,5 +31,7 @@ class TrimmedMean(AllUpdates):
         return combined
 
     def withstands(self, children: int) -> int:
-        """Return how many values are left out on each side. The share is an exact decimal number."""
+        """Return how many of the largest values, and how many of the smallest, are left out. The share is an exact
+        decimal.
+        """
         return int(Fraction(repr(self.options.cut)) * children)

@@ -1,4 +1,4 @@
-"""A mean in which each update counts as far as it points in the direction of a trusted child's update.
+"""A mean that weighs each update by the agreement of its direction with a trusted child's update.
 
 Xiaoyu Cao et al., "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS 2021, Algorithm 2.
 """

@@ -195,14 +195,12 @@ class ModelFile(AnyModel):
         return np.frombuffer(data, "<f4")
 
     def verify(self) -> None:
-        """Check that the content matches the digest in the metadata. Raises StateError, which names the file, if it
-        does not.
-        """
+        """Check that the content matches the digest in the metadata. If not, raise StateError, which names the file."""
         if self._computed_digest() != self._digest:
             raise StateError(f"{self.path} is altered: its content does not match its checksum")
 
     def check(self, metadata: Mapping[str, str]) -> None:
-        """Check the content, and that the file has this metadata. Raises StateError, which names the file, if not."""
+        """Check that the content and the metadata are as expected. If not, raise StateError, which names the file."""
         self.verify()
         if self.metadata != metadata:
             raise StateError(f"{self.path} has metadata {self.metadata}, expected {metadata}; was it renamed?")

@@ -19,7 +19,7 @@ SECTIONS = ("data", "model", "architectures", "partition", "task", "method", "ag
 
 
 def with_digests(experiment: Experiment) -> Experiment:
-    """Return the experiment with the digest of each file of own code and own data that is on this machine. If the
+    """Return the experiment with the digest of each file on this machine that has the user's own code or data. If the
     experiment has digests already, check them. Raises the errors of `check_files`.
     """
     if experiment.files:
@@ -30,18 +30,19 @@ def with_digests(experiment: Experiment) -> Experiment:
 
 
 def check_code(experiment: Experiment, sections: Iterable[str] = SECTIONS) -> None:
-    """Check that no file of own code on this machine has changed since the run began. `sections` name the code.
+    """Check that no file with the user's own code on this machine has changed since the run began. `sections` lists the
+    sections of the experiment file that name the code.
 
     Raises:
         ExperimentError: a file has changed since the run began.
-        PluginError: another module hides an own file.
+        PluginError: Python imports another module in place of the user's file.
     """
     if experiment.files:  # otherwise there are no own files, or the run began without a command
         _check(experiment, _code(experiment, sections))
 
 
 def check_files(experiment: Experiment) -> None:
-    """Check the files of own code and of own data on this machine. Raises the errors of `check_code`."""
+    """Check the files with the user's own code and data on this machine. Raises the errors of `check_code`."""
     check_code(experiment)
     if experiment.files:
         _check(experiment, _data(experiment))
@@ -58,7 +59,7 @@ def _check(experiment: Experiment, files: Mapping[str, Path]) -> None:
 
 
 def changed_code(before: Experiment, now: Experiment) -> list[str] | None:
-    """Return the own files that differ between two experiments. If anything else differs, return None. A file
+    """Return the user's own files that differ between two experiments. If anything else differs, return None. A file
     that is not on this machine does not differ.
     """
     same = {**before.files, **now.files}

@@ -26,8 +26,8 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
     """Yield a temporary file for writing. If the block succeeds, rename the file to `path`. With `durable`, flush the
     file to disk before the renaming.
 
-    If the block raises an error, no file remains. Only the owner can open the file. Writers that may write the same
-    file at the same time must give different texts `label`, which are part of the temporary file's name.
+    If the block raises an error, no file remains. Only the owner can open the file. The temporary file's name contains
+    `label`. Writers that may write the same file at the same time must set different labels.
 
     Raises:
         StateError: the disk is full or refuses to write. An old file at `path` is unchanged.

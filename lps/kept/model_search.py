@@ -60,7 +60,7 @@ class Said(NamedTuple):
 
 
 class Vote:
-    """Hold one vote: the devices that are asked at the same time, and which model each of them states that it has."""
+    """Hold one vote: the devices that are asked at the same time, and the model that each of these devices names."""
 
     def __init__(self, asked: Iterable[str], likely_rounds: range) -> None:
         """Set `asked`, the ids of the asked devices. Models of `likely_rounds` are preferred to other models."""
@@ -88,7 +88,7 @@ class Vote:
 
     @property
     def chosen(self) -> str | None:
-        """Return the device from which to read the model: the first by name of the devices that name the chosen model.
+        """Return the device from which to read the model. Of the devices with the chosen model, it is the first by id.
         If no device has named a model, return None.
 
         Models of likely rounds are preferred. Of these, the model that most devices name is chosen. If several models
@@ -167,8 +167,8 @@ class ModelSearch:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return what `RoundServer.awaited` returns: -1 because no round is open, the devices that have not called, and
-        an empty text.
+        """Return the same kinds of values as `RoundServer.awaited`: -1 because no round is open, the devices that have
+        not called, and an empty text.
         """
         return -1, tuple(sorted(self._members - set(self._held))), ""
 

@@ -48,8 +48,8 @@ class UpdateLayouts:
     def of(self, lps_round: int) -> Acceptance:
         """Return the required form of updates in an LPS round.
 
-        The forms are known from the first model on that this process has received. For an earlier LPS round, return
-        the form that belongs to the first model.
+        This process knows the form from its first received model on. For an LPS round before this model, return the
+        form that belongs to this model.
 
         Raises:
             NotReadyError: this LPS has restarted, and does not know yet which tensors are sent.

@@ -21,8 +21,8 @@ Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ParentCalls:
-    """Hold a child's calls in a round: the stream that fetches models and submits updates, and the calls that submit an
-    update alone and locate an upload. LpsService and GpsService name these calls differently.
+    """Hold the RPCs that a child uses in a round: one stream for models and updates, one RPC for a single update, and
+    one RPC that asks how much of an upload has arrived. LpsService and GpsService name these RPCs differently.
     """
 
     stream: ParentStream
@@ -92,8 +92,8 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """Hold the update that a child sends for one round. The child may send it several times. `read` returns elements of
-    the update.
+    """Hold the update that a child sends for one round. The child may send this update several times. `read` returns
+    elements of the update.
     """
 
     round: int

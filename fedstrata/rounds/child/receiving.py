@@ -1,4 +1,6 @@
-"""A child's downloads: models arrive part by part, and continue after a cut."""
+"""A child's downloads. A model arrives part by part. If the connection is cut, the child later fetches the missing
+parts.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ KNOWN_KINDS = 8  # kinds of models from one parent that are kept; rounds may off
 
 @dataclass
 class Download:
-    """Hold the part of a model that has already arrived."""
+    """Hold a model of which only a part may have arrived so far."""
 
     header: pb.ModelHeader
     codec: PayloadCodec
@@ -40,7 +42,7 @@ class Download:
 
 
 class Receiving:
-    """Make requests for models, read a parent's replies, and keep the arrived part of a model after a cut."""
+    """Make requests for models, and read a parent's replies. After a cut, keep the part that has arrived."""
 
     def __init__(
         self,
@@ -89,9 +91,7 @@ class Receiving:
         return request
 
     async def read(self, call: AsyncIterator[pb.ModelPart]) -> Offered | None:
-        """Read the messages of a call, and return the reply. If the reply is not there or not complete yet, return
-        None.
-        """
+        """Read the messages of a call, and return the reply. If the reply is missing or incomplete, return None."""
         async for part in call:
             match part.WhichOneof("part"):
                 case "header":

@@ -71,7 +71,7 @@ class RoundClient:
 
     def holds(self, held_round: int | None) -> None:
         """Report in later calls that this child has the model of this LPS round. An LPS that lacks the model can then
-        ask for it.
+        ask this child for the model.
         """
         self._receiving.held_round = held_round
 

@@ -58,8 +58,8 @@ class ChildCalls:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the number of the open round, the children for which it waits, and a name for the messages that they
-        must send. If no round is open, the number is -1.
+        """Return the number of the open round, the children for which it waits, and the message that each of these
+        children must send, in words such as "its update". If no round is open, the number is -1.
         """
         return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
 
@@ -161,7 +161,7 @@ class ChildCalls:
         return pb.UpdateReply(run_id=self.terms.run_id, accepted=accepted, current_round=number)
 
     def check_payload(self, header: pb.UpdateHeader) -> None:
-        """Raise PayloadError if this parent does not accept the form of an update."""
+        """Raise PayloadError if the encoding, the parts or the tensors of an update are not as this parent expects."""
         self._uploads.check_payload(self._round, header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:

@@ -126,8 +126,8 @@ class ChildReports:
 
 
 class Enough:
-    """Decide whether enough children are left in a round. This base class requires none beyond the quorum; subclasses
-    may require more.
+    """Decide whether enough children are left in a round. This base class requires only the quorum. Subclasses may
+    require more children.
     """
 
     is_void_if_any_leaves: ClassVar[bool] = False
@@ -213,8 +213,7 @@ class Children:
         return not self._enough.are_left(self._left, self._quorum)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
-        """Raise RunStoppedError if too few children have reported. `refusals` has the reasons for which children were
-        refused.
+        """Raise RunStoppedError if too few children have reported. `refusals` maps each refused child to the reason.
 
         With `still_awaited`, the children that can still report are counted too.
         """
@@ -296,9 +295,8 @@ class Refusals:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
     def refuse(self, number: int, child_id: str, reason: str) -> bool:
-        """Refuse a child until the end of the run. Return whether this call refuses the child.
-
-        A name that is not a child of this parent is not refused. `number` is the number of the round, for the log.
+        """Refuse a child until the end of the run. Return whether this call refuses the child. It does not if the child
+        was refused before, or if this parent has no such child. `number` is the number of the round, for the log.
         """
         if child_id in self.reasons or not self._has_child(child_id):
             return False

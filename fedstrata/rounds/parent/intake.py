@@ -1,8 +1,8 @@
 """The updates of one round. The parent's rule takes them chunk by chunk as they arrive.
 
-If a child is refused or excluded, a part of its update may already be taken. A rule that keeps updates apart forgets
-this child. In a sum, the part cannot be removed, so the whole sum is emptied. Then the other children send their
-updates of this round again.
+If a child is refused or excluded, a part of its update may have been taken before. A rule that stores each update
+separately then removes this part. The part cannot be removed from a sum, so the whole sum is emptied. Then the other
+children send their updates of this round again.
 """
 
 import asyncio
@@ -214,7 +214,9 @@ class Intake(Children):
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """Stop collecting updates, and return the round's result. The result has no sum, because the caller has it."""
+        """Stop collecting updates, and return the round's result. The result does not contain the sum, because the
+        caller already has the sum.
+        """
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True

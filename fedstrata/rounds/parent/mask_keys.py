@@ -165,8 +165,8 @@ class Masked(Stage):
         """Note that a child has sent its key. If the key differs from the key in the roster, all children mask their
         updates again. Return True if the roster is now complete.
 
-        With `has_masked`, the child has already masked its update of this round. Then its key in the roster stays valid
-        for the round. Its new key is for the next global round.
+        With `has_masked`, the child has already masked its update of this round. For this round, the child's key in the
+        roster then stays valid. The new key is for the next global round.
 
         Raises:
             PayloadError: the child has changed its key too often in this round.

@@ -1,5 +1,5 @@
 """The offer of a round to its children: a model, or the streams of several clusters. A stream holds the current values
-of tensors that are averaged together (`fedstrata.streams`). An offer is announced and divided into chunks once for all
+of tensors that are averaged together (`fedstrata.streams`). The header and the chunks of an offer are made once for all
 children.
 """
 

@@ -91,17 +91,19 @@ class Stage:
         return False
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Return the decision about an update of this round. If a child is late, leave it out of the round."""
+        """Return the decision about an update of this round. If it is late, leave its child out of the round."""
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the children for which this stage waits, and a name for the messages that they must send. If this
-        stage waits for no child, return None.
+        """Return the children for which this stage waits, and the message that each of these children must send, in
+        words such as "its update". If this stage waits for no child, return None.
         """
         return None
 
     async def gather(self) -> None:
-        """Wait for the messages that come before updates. Leave out the children that do not send them."""
+        """Wait for the answers or announcements that children send before their updates. Leave out the children that
+        send none.
+        """
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
         """Note that the round now collects updates. `clusters` maps each child to its cluster from now on."""
@@ -143,21 +145,21 @@ class OpenRound:
         return self.offers[self.clusters.get(child_id, 0)] if earlier is None else earlier
 
     def number_for(self, child_id: str) -> int:
-        """Return the number of the round that this child is in. It is an earlier round if the child trains a model of
-        an earlier round.
+        """Return the number of the round that this child is in. If the child still trains a model of an earlier round,
+        this is the number of the earlier round.
         """
         earlier = self.earlier.get(child_id)
         return self.number if earlier is None else int(earlier.header.round)
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return which model the parent sends to a child, and its size in bytes with the header. The round's deadline
-        and timeline depend on these values.
+        """Return the number of the model that the parent sends to a child, and the bytes of the model and its header.
+        The round's deadline and timeline depend on these values.
         """
         return self.offer_to(child_id).transfer
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Check whether a child's update has the number of the child's round, and was computed from the model that is
-        sent to the child. An empty digest matches every model.
+        """Return whether an update belongs to the child's round (`round_number`), and was computed from the model that
+        the parent sends to the child (`digest`). An empty digest matches every model.
         """
         return self.number_for(child_id) == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
@@ -230,7 +232,7 @@ class OpenRound:
         return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Return True if an update belongs to this round, and if the round also still collects updates."""
+        """Return True if an update belongs to this round, and the round still collects updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 
@@ -255,15 +257,17 @@ class OpenRound:
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], str]:
-        """Return the children for which the round waits, and a name for the messages that they must send."""
+        """Return the children for which the round waits, and the message that each of these children must send, in
+        words.
+        """
         said = (stage.lacking() for stage in self.stages)
         return next((each for each in said if each is not None), (self.intake.missing, "its update"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Hold the objects that a stage of a round uses: the round, its terms, the refused children, metrics and the
-    log.
+    """Hold the objects that a stage of a round uses: the round, the settings of all rounds, the refused children,
+    metrics and the log.
     """
 
     opened: OpenRound

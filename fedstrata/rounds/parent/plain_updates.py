@@ -24,8 +24,8 @@ class PlainUpdates:
         return link.up
 
     def hear(self, request: pb.FetchModelRequest) -> None:
-        """Raise PayloadError if a child sends a mask key. The experiment file of the parent has no secure aggregation,
-        so the child has another file.
+        """Raise PayloadError if a child sends a mask key. The parent's experiment file has no secure aggregation, so
+        the child must have a different file.
         """
         if request.mask_key.ByteSize():
             raise PayloadError(
@@ -37,7 +37,7 @@ class PlainUpdates:
         """Raise RunStoppedError if a round cannot have this many children. Only secure aggregation has such limits."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the optional parts (stages) of a round. The children's weights in the sum are numbers of examples.
-        They add up to at most `max_examples`.
+        """Return the optional stages of a round. A child's weight in the sum is its number of examples. `max_examples`
+        is the largest sum of these weights.
         """
         return []

@@ -160,8 +160,8 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """Hold limits for the values that children send. By default there are no limits. The GPS sets none, because it
-    checks LPSs' sums in other ways.
+    """Hold limits for the values that children send. By default there are no limits. The GPS sets no limits, because it
+    checks the sums of LPSs in other ways.
     """
 
     max_update_norm: float | None = None  # limit of the L2 norm of an update as it is sent

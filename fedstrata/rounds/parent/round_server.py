@@ -45,7 +45,7 @@ class RoundServer(ChildCalls):
     async def fetch_closed(
         self, closed: OpenRound, request: pb.FetchModelRequest
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Yield the model of a round that was closed before, for a child that must repeat this round."""
+        """Yield the messages with the model of a closed round, for a child that must repeat the round."""
         check_run(self.terms.run_id, request.run_id)
         self.refused.check(request.child_id)
         closed.announce(self.terms.run_id, self.terms.link.down)

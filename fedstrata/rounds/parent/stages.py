@@ -10,8 +10,8 @@ called it leaves them out of the round.
 4. The LPS learns of the plan. `LpsClock.go_on` calls `Deadline.go_on`: the time for updates begins. Then
    `RoundServer.go_on` calls `go_on` of each stage, and children train.
 5. Each update comes to `judge` of each stage. `OnTime` calls `Deadline.is_update_late`. `Announcing` first takes the
-   announcements of all children, and its method `gather` calls `Deadline.late_updates`. `Contributing` does so when
-   `Deadline.closes_ns` says that the round closes.
+   announcements of all children, and its method `gather` calls `Deadline.late_updates`. `Contributing` calls
+   `Deadline.late_updates` when the closing time from `Deadline.closes_ns` is reached.
 6. `RoundServer.gather` returns when the round is complete. `LpsClock.of_round` writes the times of the round and of its
    late children into the report.
 
@@ -146,8 +146,8 @@ class Asking(Stage):
 
 @dataclass
 class OnTime(Stage):
-    """Leave out children that miss a deadline on the virtual clock. Whether an update is late depends on no other
-    update.
+    """Leave out children that miss a deadline on the virtual clock. Use this stage if the lateness of an update does
+    not depend on other updates.
     """
 
     deadline: Deadline
@@ -268,8 +268,9 @@ class Contributing(Announcing):
         self._has_decided = False  # whether the updates of the round have been decided once
 
     async def gather(self) -> None:
-        """Wait until the round closes, and then for its updates. If a device is refused, decide again without its
-        update. The round then closes later or with the same updates, so it keeps all updates that it has.
+        """Wait until the round closes, and then until its updates have arrived. If a device is refused, decide again,
+        without this device's update, when the round closes. It then closes later, or with the same other updates. So
+        the round keeps all other updates that it has.
         """
         intake, refused = self._around.opened.intake, None
         while refused != self._refused():

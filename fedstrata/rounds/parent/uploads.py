@@ -50,8 +50,8 @@ class Uploads:
         """Check the form of an update's payload, and return the announced codec and weights. Raises PayloadError if
         this parent does not accept the form.
 
-        A late update is checked too. On the stream `Attend`, the parent must still read the payload to its end, and the
-        header says how long it is.
+        A late update is checked too. On the stream `Attend`, the parent must read the payload of a late update to its
+        end, and needs its length from the header.
         """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)

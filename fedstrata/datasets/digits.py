@@ -18,8 +18,8 @@ HELD_OUT_EVERY = 5  # the fifth, tenth, … image of each digit is a test image:
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the digits, scaled to [0, 1]. An image is for training or for tests depending on its position among the
-    images of the same digit.
+    """Return the digits, scaled to [0, 1]. The position of an image among the images of its digit decides whether the
+    image is for training or for tests.
     """
     table = np.loadtxt(_file(), dtype=np.uint8, delimiter=",")  # 64 pixels from 0 to 16 and the label
     images, labels = table[:, :-1], table[:, -1]

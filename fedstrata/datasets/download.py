@@ -21,8 +21,8 @@ MAX_BYTES = 1 << 30  # much more than the largest file that Fedstrata downloads
 
 
 def download(url: str, target: Path, *, content_sha256: str) -> None:
-    """Download `url` to `target`. The target never contains only a part of the content. Several processes may download
-    to the same target at the same time.
+    """Download `url` to `target`. The target is written whole or not at all. Several processes may download to the same
+    target at the same time.
 
     Args:
         url: an http or https address.

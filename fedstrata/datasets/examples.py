@@ -207,8 +207,8 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Hold a data set. A user's own function in `data.name` returns such an object. Every process must get the same
-    data.
+    """Hold a data set. If `data.name` names a user's function, the function returns such an object. Every process must
+    get the same data.
     """
 
     train: Examples
@@ -291,8 +291,8 @@ class Dataset:
         )
 
     def values(self, column: str | None) -> Sequence[str]:
-        """Return the names of a column's values, or of the labels if the column is None. Raises DataError like
-        `Examples.column`, and if two values have the same name, or a value has none.
+        """Return the names of a column's values. If the column is None, return the names of the labels. Raises
+        DataError like `Examples.column`, and if two values have the same name, or a value has no name.
         """
         parts = self.train.column(column), self.test.column(column)
         highest = max(int(part.max(initial=-1)) for part in parts) if column is not None else self.num_classes - 1

@@ -19,8 +19,8 @@ POINTS, TEST_POINTS = 0x6663756265, 0x6663756266  # addresses of the two draws, 
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the points. The column `owner` says which owner, and so which pair of octants, a point belongs to. A
-    `natural` partition can use this column.
+    """Return the points. The column `owner` has the owner of each point, and so its pair of octants. A `natural`
+    partition can use this column.
     """
     owners = np.repeat(np.arange(OWNERS), PER_OWNER)
     points = np.random.default_rng(POINTS).random((OWNERS * PER_OWNER, 3), np.float32)

@@ -3,7 +3,7 @@
 A table is a file or a folder of files (module `tables`). The tables `train` and `test` have the examples of all
 devices. `test` may be missing. If `train` is missing, each table in the folder, or in its sub-folder `devices`, belongs
 to one device. Such a table is a file, for example `name.csv`, or a sub-folder `name` with its own `train` and `test`.
-The column `device` then has these names.
+The column `device` then has the names of the tables.
 """
 
 import csv

@@ -41,8 +41,8 @@ def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
 
 
 def find_folder(published: Published) -> Path | None:
-    """Return the first folder that contains all files, of the folders in which a run looks. If no folder contains all
-    files, return None.
+    """Among the folders in which a run looks, return the first folder that contains all files. If no folder contains
+    all files, return None.
     """
     return next((place for place in _places(published, None) if _all_in(published, place)), None)
 
@@ -52,8 +52,8 @@ def fetch_all(published: Published, folder: Path | None = None) -> Path:
 
     Args:
         published: the data set.
-        folder: the folder. With None, it is the first usual folder that contains all files. If there is no such folder,
-            it is the user's folder.
+        folder: the folder for the files. None means the first usual folder that contains all files or, without such a
+            folder, the user's folder.
 
     Raises:
         DataError: a file differs from the published file, or cannot be downloaded.

@@ -30,8 +30,8 @@ def unmasked(name: str, array: Any) -> Any:
 
 
 def as_array(name: str, values: Any) -> Array:
-    """Return values as an array. Raises DataError if a value is masked, or if they make no array: tensors that are
-    sparse or have a gradient, and lists of several lengths.
+    """Return values as an array. Raises DataError for masked values, sparse tensors, tensors with a gradient, and lists
+    of several lengths.
     """
     values = unmasked(name, values)
     try:
@@ -45,8 +45,8 @@ class Rows:
     input and target.
 
     The transforms of the data set may draw random numbers from torch, NumPy and Python. Before each item is read, the
-    three generators are seeded with an address, a list of numbers. Afterwards they are restored. So an item is the same
-    in every process.
+    three generators are seeded with an address, a list of numbers. Afterwards the state of the generators is restored.
+    So an item is the same in every process.
     """
 
     def __init__(self, source: Any, targets: Array, indexes: Indices | None = None) -> None:
@@ -74,7 +74,7 @@ class Rows:
         return len(self._indexes)
 
     def held(self) -> Iterator[Array]:
-        """Yield the arrays, or tensors as arrays, that the data set holds as attributes."""
+        """Yield all attributes of the data set that are arrays or tensors. Tensors are yielded as arrays."""
         for value in vars(self._source).values():
             for each in value if isinstance(value, tuple) else [value]:
                 if hasattr(each, "__array__") and hasattr(each, "nbytes"):
@@ -112,8 +112,8 @@ class Rows:
 def targets_of(source: Any) -> Array:
     """Return the target of each item of a map-style data set, as int64 if targets are whole numbers, else as float32.
 
-    Targets come from the attribute `targets` of the data set, if it agrees with some of the items: with one item of
-    each target, and with items at even distances. Otherwise each item is read.
+    Targets come from the attribute `targets` of the data set, if the attribute agrees with a sample of the items. The
+    sample has one item of each target, and items at even distances. Otherwise each item is read.
     """
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise DataError(f"a {type(source).__name__} has no numbered items; give a map-style data set of PyTorch")

@@ -29,8 +29,8 @@ Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 def load(law: SyntheticSettings, seed: int) -> Dataset:
-    """Return the examples of all devices. They are drawn with the seed in the settings `law` or, if this is not set,
-    with `seed`. The column `device` has the owner of each example. A `natural` partition can use this column.
+    """Return the examples of all devices. They are drawn with the seed of `law` or, if `law` has no seed, with `seed`.
+    The column `device` has the owner of each example. A `natural` partition can use this column.
     """
     seed = seed if law.seed is None else law.seed
     drawn = [_examples(law, seed, device) for device in range(law.num_devices)]

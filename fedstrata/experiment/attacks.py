@@ -21,8 +21,8 @@ Label = Annotated[int, Field(ge=0)]
 
 
 class AttackSettings(Settings):
-    """Hold the name of an attack, and say who attacks and when. Each attack declares its options in a subclass of this
-    class.
+    """Hold the name of an attack, the attacking devices or LPSs, and the global rounds of the attack. Each attack
+    declares its options in a subclass of this class.
     """
 
     name: str
@@ -77,6 +77,6 @@ class AttackSettings(Settings):
         return frozenset(index for _, index in sorted(places)[:count])
 
     def is_on(self, global_round: int) -> bool:
-        """Return whether the attack goes on in this global round. The first round has the number 0."""
+        """Return whether the attack is active in this global round. The first round has the number 0."""
         last = self.until_global_round
         return self.from_global_round <= global_round + 1 and (last is None or global_round < last)

@@ -2,7 +2,7 @@
 below the field in its class.
 
 pydantic can read these strings when it constructs a class. But then every process takes a fifth longer to start. So
-they are read here, only when a program needs them.
+this module reads the strings, and only when a program needs them.
 """
 
 import ast

@@ -55,9 +55,7 @@ BOARD_WATTS: Mapping[str, int] = {
 
 
 class EnergyOverride(Settings):
-    """Give some devices their own radio in place of `energy.radio`, or their own power while computing in place of the
-    power of their profile.
-    """
+    """Replace `energy.radio` for some devices, or the power of their profile while they compute."""
 
     devices: DeviceList
     """Indexes of the devices, with ranges such as `[3, "20-39"]`; a device is in one entry at most."""

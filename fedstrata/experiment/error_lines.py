@@ -134,8 +134,8 @@ class Chosen(NamedTuple):
 
 
 def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | str, ...], Chosen | None]:
-    """Return pydantic's location of a fault, from which the names of chosen forms are removed. Also return the
-    innermost chosen form, or None if the file chose no form there.
+    """Return pydantic's location of a fault, without the names of chosen forms. Also return the innermost chosen form,
+    or None if the file chose no form there.
     """
     kept: list[int | str] = []
     chosen, node = None, schema

@@ -147,8 +147,9 @@ class Experiment(Settings):
 
     @cached_property
     def limits(self) -> Bounds:
-        """The largest values that a device may report. They are the limits of `bounds`. Without `bounds.max_examples`,
-        the limit for examples is the number of training examples of the partition's largest device.
+        """The largest values that a device may report: the limits in the section `bounds`. Without
+        `bounds.max_examples`, the limit for examples is the number of training examples of the partition's largest
+        device.
         """
         bounds = self.bounds or Bounds()
         if bounds.max_examples is not None:
@@ -170,8 +171,8 @@ class Experiment(Settings):
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
-        """Return the device ids in index order. They are the ids that the partition gives. If it gives none, they are
-        `device-000` and so on.
+        """Return the device ids in index order. The partition gives the ids. If it does not, the ids are `device-000`
+        and so on.
         """
         return list(self._ids)
 

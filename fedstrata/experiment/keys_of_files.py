@@ -14,8 +14,8 @@ def with_files(
     document: Mapping[str, Any], keys: Iterable[str], changed: Callable[[Section, str, str], Section]
 ) -> Section:
     """Return a copy of an experiment's document, in which each section that names a file is replaced by
-    `changed(section, name, key)`. `name` is the last part of the file's full key, such as `file`, and `key` the full
-    key, such as `partition.file`.
+    `changed(section, name, key)`. `key` is the full key that names the file, such as `partition.file`, and `name` its
+    last part, such as `file`.
     """
     found = dict(document)
     for key in keys:

@@ -1,5 +1,5 @@
-"""The section `partition` of an experiment file, as far as all kinds of partition have it. Each kind declares its own
-keys in `fedstrata.partitions`.
+"""The keys of the section `partition` that all kinds of partition have. Each kind declares its own keys in
+`fedstrata.partitions`.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -57,15 +57,15 @@ class PartitionSettings(Settings):
 
     @property
     def most_examples(self) -> int | None:
-        """The number of training examples of the largest device. It is None if it is known only from the data. Then
+        """The number of training examples of the largest device. It is None if only the data can tell the number. Then
         `bounds.max_examples` can set a limit.
         """
         return None
 
     @property
     def least_examples(self) -> int | None:
-        """The number of examples of the smallest device, including its test examples; None if it is known only from the
-        data.
+        """The number of examples of the smallest device, including its test examples. It is None if only the data can
+        tell the number.
         """
         return None
 

@@ -22,8 +22,8 @@ class Trace:
     period_ns: int | None = None
 
     def at(self, now_ns: int) -> tuple[int, int | None]:
-        """Return the rate at a given time, and the time of its next change. If there is no further change, the second
-        is None.
+        """Return the rate at a given time, and the time of its next change. If there is no further change, the time is
+        None.
         """
         begun = 0 if self.period_ns is None else now_ns // self.period_ns * self.period_ns
         number = bisect_right(self.starts, now_ns - begun) - 1

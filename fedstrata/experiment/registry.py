@@ -93,8 +93,8 @@ class Registry(Classes[Kind], Generic[Kind, Chosen]):
         return checked
 
     def made(self, name: str, make: Callable[[Any], Kind]) -> Kind:
-        """Call `make`, which constructs an object of the class `name`, and return the object. If the class belongs to
-        the user, and `make` or later a function of the object fails, PluginError is raised.
+        """Call `make`, which constructs an object of the class `name`, and return the object. For a user's class, a
+        failure of `make`, or later of a function of the object, raises PluginError.
         """
         kind = self.kind(name)
         if name in self.known:

@@ -570,7 +570,7 @@ class EvenWeights(Settings):
 
 
 class CatchUpWeights(Settings):
-    """Weigh each update also by the number of models since the device's last update."""
+    """Weigh each update also by the number of models made since the device's last update."""
 
     kind: Literal["catch_up"]
     """Kind of the weights."""
@@ -600,7 +600,7 @@ class SynchronousSettings(Settings):
 
 
 class AsynchronousSettings(Settings):
-    """Set how far updates of several models change the next model."""
+    """Set the weights of updates that began from different models, and how many devices work at once."""
 
     weights: UpdateWeights = EvenWeights()
     """Factors of the updates' weights."""
@@ -742,7 +742,7 @@ class TrainingSettings(Settings):
         return full + (rest > 0)
 
     def epoch_examples(self, examples: int) -> int:
-        """Return on how many examples a device with this many examples trains in an epoch."""
+        """Return the number of examples on which a device that has `examples` examples trains in an epoch."""
         if self.last_batch != "dropped":
             return examples
         return min(examples, self.batches(examples) * self.batch_size)
@@ -766,8 +766,8 @@ class TrainingSettings(Settings):
         return self.examples_of_steps(self.steps(examples), examples)
 
     def examples_of_steps(self, steps: int, examples: int) -> int:
-        """Return the number of examples in the batches of this many steps of a device with this many examples. The last
-        batch of an epoch can have another size.
+        """Return the number of examples in the batches of `steps` steps, for a device that has `examples` examples. The
+        last batch of an epoch can have another size.
         """
         epochs, rest = divmod(steps, self.batches(examples))
         return epochs * self.epoch_examples(examples) + rest * self.batch_size
@@ -796,7 +796,7 @@ class TierDeadline(Settings):
     """Share of the children that must answer by the deadline; if fewer answer, the run stops."""
 
     def quorum(self, children: int) -> int:
-        """Return how many of this number of children must report. It is the share `quorum_ratio`, rounded up, and at
+        """Return the number of children that must report: the share `quorum_ratio` of `children`, rounded up, and at
         least one.
         """
         return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
@@ -816,8 +816,8 @@ class Bounds(Settings):
 
 
 class Deadlines(Settings):
-    """Hold the deadlines. `enrolment` limits two waits before training: for enrolment with the first answer, and for
-    all other answers. `lps` limits LPS rounds, and `gps` global rounds.
+    """Hold the deadlines. `enrolment` limits enrolment with the first answer, and again all other answers before
+    training. `lps` limits LPS rounds, and `gps` global rounds.
     """
 
     enrolment: TierDeadline = TierDeadline()

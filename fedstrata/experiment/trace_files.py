@@ -4,7 +4,7 @@ no other file.
 A CSV file has a header `seconds,Mbit/s` (or another unit), then one line per sample: a time, and the rate until the
 next time. Mahimahi's format has one line per packet of 1,500 bytes: the millisecond at which the packet can be sent.
 Ghent's 4G logs have six numbers per line: milliseconds since 1970, milliseconds since the start, latitude, longitude,
-bytes and milliseconds. The last two are since the previous line.
+bytes and milliseconds. Bytes and the last milliseconds are counted since the previous line.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The keys of an experiment file for traces. A trace has rates that change over time, and is generated or read from a
 file.
 
-A generated trace has one rate per second. It is 0 in an outage, and otherwise e to the power of a first-order
+A generated trace has one rate per second. The rate is 0 in an outage, and otherwise e to the power of a first-order
 autoregression. A Markov chain with two states decides when outages begin and end. The random numbers depend on seed,
 link and direction.
 """

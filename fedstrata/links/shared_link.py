@@ -33,8 +33,8 @@ WHOLE_LINK = -1  # stands for the whole link in place of a flow's number
 class Flow:
     """Describe a transfer over a shared link: its earliest start, its bits, and the rate of the child's own link.
 
-    A transfer may have begun earlier: `received` is how much of it the link had carried by its start. The unit is a
-    bit divided by `BIT`.
+    If the transfer already began before `start_ns`, `received` is the amount that the link carried before. The unit is
+    a bit divided by `BIT`.
     """
 
     start_ns: int

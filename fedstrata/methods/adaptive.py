@@ -138,7 +138,7 @@ class Adaptive(Grouping):
         )
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return the examples of a round, which has other epochs if it is the first."""
+        """Return the number of examples that are trained in a round. The first round has `pretrain_epochs` epochs."""
         training = self.facts.training
         if not lps_round:
             return int(self.options.pretrain_epochs) * training.epoch_examples(examples)

@@ -27,9 +27,7 @@ PERSONAL_TRAINING = 1  # the device's own model has its own optimiser state
 
 
 class Apfl(FedAvg):
-    """Train the global model by FedAvg, and in addition a model of its own on each device. Each device uses a mix of
-    both.
-    """
+    """Train a global model by FedAvg, and on each device a second model. Each device uses a mix of both models."""
 
     class Options(MethodSettings):
         """Hold the share α of the device's own model v in the mix, and whether training changes α."""
@@ -61,7 +59,7 @@ class Apfl(FedAvg):
         return Outcome.of_received(everybodys, used=used, personal=personal)
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return twice the examples of all steps, because each batch gives a gradient of both models."""
+        """Return twice the number of examples in all steps, because each batch gives a gradient of both models."""
         return 2 * self.facts.training.trained_examples(examples)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:

@@ -303,7 +303,7 @@ EVERYBODY = ("training.participation", "schedule.leave", *JOINED_LATE_OR_LOST)
 
 
 def one_training(method: "Method", examples: int, lps_round: int) -> int:
-    """Return the number of examples in one training as the section `training` says."""
+    """Return the number of examples in one training, calculated from the section `training`."""
     return method.facts.training.trained_examples(examples)
 
 
@@ -404,8 +404,8 @@ class Method:
         return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the device's answer to a question. `heard` has what `hear` returned for the relayed answers of other
-        devices, by the index of the other device.
+        """Return the device's answer to a question. `heard` has the results of `hear` for the relayed answers of other
+        devices, by the other device's index.
         """
         raise PluginError(f"{type(self).__name__} asks {question.name}, but does not implement answer")
 
@@ -417,7 +417,7 @@ class Method:
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError if an answer has the right shapes but impossible values. `relayed_by` has the indexes of
-        devices. The answering device had received the relayed answers of these devices.
+        the devices from which the answering device had received relayed answers.
         """
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -476,14 +476,16 @@ def places_late(method: type[Method]) -> bool:
 
 
 def trained_examples_of(method: Method, examples: int, lps_round: int) -> int | None:
-    """Return on how many examples, with repetitions, a device with this many examples trains in an LPS round. Return
-    None if this is unknown before the run.
+    """Return the number of examples, with repetitions, on which a device that has `examples` examples trains in an LPS
+    round. Return None if the number is unknown before the run.
     """
     return method.trained_examples(examples, lps_round) if says_trained_examples(type(method)) else None
 
 
 def says_trained_examples(method: type[Method]) -> bool:
-    """Return whether `trained_examples` of a method is about its `local`, not about the function of a base class."""
+    """Return whether a method's `trained_examples` describes the method's own `local`, not the `local` of a base
+    class.
+    """
     return _follows(method, "trained_examples", Method.local.__name__)
 
 

@@ -8,8 +8,8 @@ program.
 Departures: the paper's two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) depend on the model. So the condition here
 is relative: ‖mean‖ < ratio · max ‖·‖. For this decision, longer updates are clipped to twice the lower median norm of
 their cluster, so that no single device decides. The paper's optional check of a bipartition uses the largest cosine
-between its two parts. As in the authors' program, it is left out. Devices send sketches of their updates, which keep
-cosines and norms (`sketch.py`).
+between its two parts. As in the authors' program, this check is left out. Devices send sketches of their updates, which
+keep cosines and norms (`sketch.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -52,9 +52,8 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohorts_of_file(experiment: Experiment, lps_round: int) -> list[list[int]]:
-    """Return, for each server that averages after an LPS round, the devices that the round asks, as far as the
-    experiment file says. Devices that are absent, late or moved are not considered. Without `training.participation`,
-    return an empty list.
+    """Return the cohort of each server that averages after an LPS round. Only the experiment file decides: devices that
+    turn out absent, late or moved are not considered. Without `training.participation`, return an empty list.
 
     Servers are the LPSs of a topology or, if there is one LPS round per global round, only the GPS.
     """

@@ -51,7 +51,7 @@ class Ditto(FedAvg):
         return Outcome.of_received(everybodys, used=own.measured, personal={"model": own.weights})
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return the examples of the training of the global model, and of the training of the personal model."""
+        """Return the number of examples in both trainings: of the global model and of the personal model."""
         training, epochs = self.facts.training, self.options.personal_epochs
         everybodys = training.trained_examples(examples)
         return everybodys + (epochs * training.epoch_examples(examples) if epochs is not None else everybodys)

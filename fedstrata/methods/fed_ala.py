@@ -1,15 +1,15 @@
 """FedALA (J. Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, arXiv
 2212.01197).
 
-Device i keeps its model Θ_i of its last training. With the received model Θ, it first mixes both, element by element,
-in the p highest layers. It takes all lower layers from Θ:
+Device i keeps the model Θ_i that it trained last. In the p highest layers, it first mixes Θ_i with the received model
+Θ, element by element. It takes all lower layers from Θ:
 
     Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ W_i,   each number of W_i in [0, 1],
     W_i ← clip(W_i − η ∇f(Θ̂_i) ⊙ (Θ − Θ_i), 0, 1)   for each batch of a sample of its examples.
 
-Then the device trains Θ̂_i, and the servers average the trained models. W_i begins at 1, and stays on the device. It
-learns in `first_epochs` passes over the sample at first, and in one pass in later rounds. In its first round a device
-trains the received model. It uses and measures Θ̂_i.
+Then the device trains Θ̂_i, and the servers average the trained models. W_i begins at 1, and stays on the device. The
+device learns W_i in `first_epochs` passes over the sample at first, and in one pass in later rounds. In its first round
+a device trains the received model. It uses and measures Θ̂_i.
 
 Departures: in the paper the first learning of W_i lasts until it converges. The sample is the first share s of the
 batches of a local epoch, or fewer if the round has fewer local steps.
@@ -35,8 +35,8 @@ MIXING, MIXING_TO_MEASURE = 1, 2  # numbers of trainings: for the next training,
 
 
 class FedAla(FedAvg):
-    """Mix the received model with the device's own, element by element, before each training. Each device uses the mix,
-    and learns its weights on its own examples.
+    """Mix the received model with the device's own, element by element, before each training. Each device learns the
+    weights of the mix on its own examples, and uses the mix.
     """
 
     class Options(MethodSettings):
@@ -105,8 +105,8 @@ class FedAla(FedAvg):
 
 
 def highest(layout: Layout, layers: int) -> NDArray[np.bool_]:
-    """Return whether each element of a vector belongs to the last `layers` layers, shape (layout.size,). A layer has
-    the tensors with one name before the last dot.
+    """Return whether each element of a vector belongs to the last `layers` layers, shape (layout.size,). Tensors with
+    the same name before the last dot form a layer.
     """
     of_tensors = [tensor.name.rpartition(".")[0] or tensor.name for tensor in layout.tensors]
     chosen = list(dict.fromkeys(of_tensors))[-layers:]

@@ -34,12 +34,12 @@ DRIFT = "drift"
 
 
 class FedDc(Scaffold):
-    """Correct the steps of a device as SCAFFOLD does. Each device also keeps its drift from the received models, which
-    training reduces and the server adds to the mean.
+    """Correct the steps of a device as SCAFFOLD does. Each device also keeps its drift from the received models.
+    Training reduces the drift, and the server adds the mean drift to the mean model.
     """
 
     class Options(MethodSettings):
-        """Hold the strength of the pull towards the received model minus the drift, α."""
+        """Hold α, the strength of the pull towards the received model minus the drift."""
 
         alpha: PositiveFloat = 0.1
         """Strength α of the pull towards the received weights minus the device's drift."""

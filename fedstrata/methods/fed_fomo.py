@@ -55,7 +55,9 @@ class FedFomo(Method):
     """Give each device a model of its own: a mix of the received models that lower its loss."""
 
     class Options(MethodSettings):
-        """Hold the number of models that a device receives, and the share of its examples on which it measures them."""
+        """Hold the number of models that a device receives, and the share of its examples for measuring these
+        models.
+        """
 
         offered: int = Field(default=5, ge=1)
         """Number M of other devices' models that a device receives per round."""
@@ -147,7 +149,7 @@ class FedFomo(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train the mix of the received models on the device's examples, except those on which it measures models."""
+        """Train the mix of the received models on the device's examples that are not set aside for measuring models."""
         mixed = self._mixed(work, await self._gains(work))
         training, _ = await self._parts(work)
         trained = await work.train(mixed, on=training)
@@ -159,7 +161,7 @@ class FedFomo(Method):
         )
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return the examples of a training on the examples that are not set aside."""
+        """Return the number of examples in one training on the examples that are not set aside."""
         return self.facts.training.trained_examples(examples - set_aside(examples, self.options.validation_share))
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
@@ -214,7 +216,7 @@ def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
 
 
 def set_aside(examples: int, share: float) -> int:
-    """Return on how many of a device's examples it measures models: a share, but at least one and not all."""
+    """Return the number of a device's examples that are set aside for measuring models: at least one, and not all."""
     return min(max(1, round(share * examples)), examples - 1)
 
 

@@ -13,8 +13,8 @@ change, so FedAvg's mean is the sum above. For the value of a_k with momentum, s
 With `training.participation`, n and both sums are over the devices that the round asks. The GPS calculates τ for each
 LPS round. If each LPS averages its own devices, τ is also calculated for each LPS.
 
-Departure: τ does not consider newcomers, nor that devices are late, leave or move to other LPSs. Statistics of
-normalisation layers are averaged as in FedAvg, without scaling.
+Departure: τ ignores newcomers, late devices, and devices that leave or move to other LPSs. Statistics of normalisation
+layers are averaged as in FedAvg, without scaling.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""FedAvg with an optimiser of the server, which moves the model by the mean update Δ of a round.
+"""FedAvg in which an optimiser of the server moves the model by the mean update Δ of a round.
 
 FedAvgM: T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification, 2019. FedAdagrad, FedYogi and FedAdam: S. J. Reddi et al., Adaptive Federated Optimization, ICLR 2021,

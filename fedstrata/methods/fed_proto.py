@@ -49,7 +49,7 @@ LEAST = 1e-6  # a smaller share of a label is a rest of former rounds, because s
 
 @dataclass(frozen=True)
 class Regularised:
-    """Add to a batch's loss the distance of its features from their labels' prototypes."""
+    """Add to a batch's loss the distance between the batch's features and the prototypes of its labels."""
 
     strength: float
     prototypes: "torch.Tensor"  # shape (num_classes, width)
@@ -80,7 +80,9 @@ class FedProto(Method):
         return True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse models without a dense last layer, optimisers of servers, noise on updates, asynchronous rounds."""
+        """Refuse models without a dense last layer, optimisers of servers, noise on updates, and asynchronous
+        rounds.
+        """
         step = "prototypes are means of the round, and a server's optimiser would add former rounds"
         return {
             "no dense last layer": "prototypes are mean inputs of the last layer",

@@ -97,8 +97,8 @@ class FedRod(FedAvg):
 
 
 def head_gradient(model: Model, mine: Steps, found: ForwardPass) -> "torch.Tensor":
-    """Return the gradient of the loss of both heads by the device's own head, shape (trainable.size,). It is 0 outside
-    the last layer.
+    """Return the gradient with respect to the device's own head, of the loss of both heads together, shape
+    (trainable.size,). It is 0 outside the last layer.
     """
     import torch
     from torch.nn.functional import cross_entropy, linear

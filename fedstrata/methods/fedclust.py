@@ -71,9 +71,9 @@ def grouped_by_distance(
     clusters: int | None,
     threshold: float | None = None,
 ) -> Plan:
-    """Cluster devices by the Euclidean distances of their vectors, with average linkage, and return the plan.
-    `threshold`, `clusters` or the dendrogram of the distances, divided by the largest, decides how many clusters there
-    are.
+    """Cluster devices by the Euclidean distances of their vectors, with average linkage, and return the plan. The
+    number of clusters follows from `threshold`, from `clusters`, or from the dendrogram of the distances divided by the
+    largest distance.
     """
     indexes = tuple(device.device_index for device in devices)
     distances = distances_of([vectors[index] for index in indexes])

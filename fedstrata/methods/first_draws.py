@@ -1,9 +1,9 @@
 """The first random numbers of many NumPy generators, calculated together.
 
-A generator per device takes 7 µs per device and round. Together, a device takes less than 1 µs. The algorithms are
-NumPy's `SeedSequence` (O'Neill, "Developing a seed_seq alternative", 2015) and `PCG64` (O'Neill, "PCG: A family of
-simple fast space-efficient statistically good algorithms for random number generation", 2014, XSL-RR). NumPy's policy
-for compatibility keeps both as they are.
+One generator per device would take 7 µs per device and round. Calculated together, the numbers take less than 1 µs per
+device. The algorithms are NumPy's `SeedSequence` (O'Neill, "Developing a seed_seq alternative", 2015) and `PCG64`
+(O'Neill, "PCG: A family of simple fast space-efficient statistically good algorithms for random number generation",
+2014, XSL-RR). NumPy's policy for compatibility keeps both algorithms as they are.
 """
 
 from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ NeurIPS 2025 (arXiv 2511.22305).
 Departures: the features z are a random projection of the inputs, as in the method `label_means`. They are computed
 before training. The authors use latent features of a model that has trained for some rounds. The constant is 0 here and
 -1 in the authors' program. Clusters are formed by average linkage. The authors use DBSCAN with a radius computed from
-the data. A late device needs labels to join the nearest cluster. In the paper it needs none. Training is FedAvg in each
+the data. A late device needs labels to join the nearest cluster, but not in the paper. Training is FedAvg in each
 cluster.
 """
 

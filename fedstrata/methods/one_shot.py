@@ -136,8 +136,8 @@ class OneShot(Method):
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError if there is no eigenvector, or if the norm of one is not 1. Also raise it for a row of
-        relevances that lacks a relayed device or has a number outside [0, 1].
+        """Raise PayloadError if there is no eigenvector, or if the norm of an eigenvector is not 1. Also raise it for a
+        row of relevances that lacks a relayed device or has a number outside [0, 1].
         """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])

@@ -52,7 +52,7 @@ class PFedMe(FedAvg):
         return Outcome.of_received(trained, used=used, personal={MODEL: own})
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return the examples of all gradients: `personal_steps` gradients of each batch."""
+        """Return the number of examples in all gradients: each batch gives `personal_steps` gradients."""
         return int(self.options.personal_steps) * self.facts.training.trained_examples(examples)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:

@@ -52,7 +52,7 @@ class PerFedAvg(FedAvg):
         return Outcome.of_received(trained, used=used)
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return the examples of all gradients: in each step two, and with `hf` two more."""
+        """Return the number of examples in all gradients: two gradients per step, and with `hf` two more."""
         gradients = 4 if self.options.variant == "hf" else 2
         return gradients * self.facts.training.trained_examples(examples)
 

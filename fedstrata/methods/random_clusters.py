@@ -30,8 +30,8 @@ class RandomClusters(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number of clusters that the options give. If they give none, the number of true groups in the partition,
-        or 0 without true groups.
+        """The number of clusters in the options. If the options give no number, it is the number of true groups in the
+        partition, or 0 without true groups.
         """
         return self.options.given or self.facts.true_groups or 0
 

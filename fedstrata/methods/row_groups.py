@@ -17,8 +17,8 @@ def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> 
     their number was found.
 
     `count` is a number of groups, `all` (one group per row) or `auto`. `auto` chooses the number from 2 to `most` that
-    gives the highest mean silhouette. If several numbers give it, the smallest is chosen. Bit-identical rows are always
-    in the same group, so there may be fewer groups than asked for.
+    gives the highest mean silhouette. If several numbers give the same silhouette, the smallest is chosen.
+    Bit-identical rows are always in the same group, so there may be fewer groups than asked for.
     """
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     if count == "auto":

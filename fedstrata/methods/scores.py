@@ -106,8 +106,8 @@ class Scores(Method):
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError if the partition lacks what the options need: public examples, their labels, or public
-        examples that are kept for tests.
+        """Raise ExperimentError if the partition lacks something that the options need: public examples, their labels,
+        or public examples that are kept for tests.
         """
         options, facts = self.options, self.facts
         if not facts.public_examples:

@@ -1,5 +1,5 @@
 """Sketches: short vectors that replace long vectors. Inner products of sketches approximate inner products of the long
-vectors. So norms, cosines and distances of sketches also approximate those of the long vectors.
+vectors. So norms, cosines and distances of sketches approximate the norms, cosines and distances of the long vectors.
 
 In a count sketch (Charikar et al. 2002), every coordinate of the vector is added, with a random sign, to a random
 coordinate of the sketch. The sketch is linear and unbiased. For vectors u and v, the standard deviation of the sketched

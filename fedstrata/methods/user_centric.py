@@ -71,7 +71,7 @@ class UserCentric(Method):
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError if there are to be more streams (mixed models) than devices."""
+        """Raise ExperimentError if the options ask for more streams (mixed models) than devices."""
         streams = self.options.streams
         if isinstance(streams, int) and streams > self.facts.device_count:
             raise ExperimentError(
@@ -155,7 +155,7 @@ def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[ND
 
 def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.int64]]) -> tuple[Gradient, float]:
     """Return the gradient over all parts, shape (size,), and σ². `gradients` has the gradient of each part, and σ² is
-    the mean squared distance of these from the whole gradient.
+    their mean squared distance from the gradient over all parts.
     """
     mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
     mean = np.asarray(mean) / sum(len(part) for part in parts)

@@ -149,9 +149,9 @@ class Steps(Protocol):
         """
 
     def features(self, weights: Flat) -> Callable[[Any], "torch.Tensor"]:
-        """Return a function of a batch that returns features: the inputs of the last layer of the complete model
-        `weights`, shape (n, width). Features have no gradient, and are computed without dropout. A clock adds no time
-        for them.
+        """Return a function that takes a batch and returns its features, shape (n, width). Features are the inputs of
+        the last layer of the complete model `weights`. Features have no gradient, and are computed without dropout. A
+        clock adds no time for them.
         """
 
     def move(self, gradient: "torch.Tensor") -> None:
@@ -235,8 +235,8 @@ class Work(Protocol):
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:
-        """Measure weights on the device's held-out examples. With `on_own`, use its training examples instead, or with
-        `on`, these examples.
+        """Measure weights on the device's held-out examples. With `on_own`, measure them on its training examples
+        instead, or with `on`, on the given examples.
         """
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:

@@ -1,8 +1,8 @@
 """The convolutional network of Ali & Arafa: two 5×5 convolutions with pooling, then dense layers.
 
-If the shorter side of the images is below 32, each convolution pads them by 2 and so keeps their size. Larger images
-are not padded, as in LeNet. Both convolutions with their pooling reduce 32×32 pixels to 5×5, 28×28 to 7×7, and 8×8 to
-2×2.
+If the shorter side of the images is below 32, each convolution pads its inputs by 2 pixels and so keeps their size.
+Larger images are not padded, as in LeNet. Both convolutions with their pooling reduce 32×32 pixels to 5×5, 28×28 to
+7×7, and 8×8 to 2×2.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """A convolutional network with any number of 3×3 convolutions, each with 2×2 pooling, then dense layers.
 
-The default channels are 32, 64, 64, 64 and 64. With them, it is the network of "Personalization in Distributed tinyML
-Applications via Adaptive Clustered Federated Learning", with five convolutions and a dense layer. On CIFAR-10 it has
-130,826 weights, which is the 511 KB that the paper gives. Channels such as [16, 32] or [16, 16, 32] give the small
-networks of "Resource-Constrained Federated Learning with Heterogeneous Labels and Models".
+The default channels are 32, 64, 64, 64 and 64. With these channels, the model is the network of "Personalization in
+Distributed tinyML Applications via Adaptive Clustered Federated Learning", with five convolutions and a dense layer. On
+CIFAR-10 it has 130,826 weights, which is the 511 KB that the paper gives. Channels such as [16, 32] or [16, 16, 32]
+give the small networks of "Resource-Constrained Federated Learning with Heterogeneous Labels and Models".
 """
 
 from collections.abc import Mapping

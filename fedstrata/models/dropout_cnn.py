@@ -2,7 +2,8 @@
 
 Source: H. Zhu, Y. Fan and Z. Xie, Federated Two Stage Decoupling With Adaptive Personalization Layers, 2023. The paper
 gives 32 and 64 channels, 512 units, and dropout of 0.25 and 0.5. It does not mention pooling or padding. Here 2×2 max
-pooling follows each convolution. If the shorter side of the images is below 32, each convolution pads them by 1.
+pooling follows each convolution. If the shorter side of the images is below 32, each convolution pads its inputs by 1
+pixel.
 """
 
 from collections.abc import Callable, Mapping

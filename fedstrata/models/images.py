@@ -22,7 +22,7 @@ def two_convolutions(
     features.
 
     ReLU and 2×2 max pooling follow each convolution. If the shorter side of the images is below 32, each convolution
-    pads them.
+    pads its inputs.
     """
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else kernel // 2
     layers = [

@@ -52,7 +52,7 @@ class ModuleSource:
         return module
 
     def initial(self, seed: int, layout: Layout) -> Flat:
-        """Return the initial weights of the model, which has this layout. If the file of weights has all of them, no
+        """Return the initial weights of the model, in this layout. If the file of weights has all these weights, no
         module is constructed.
         """
         if self.kinds.weights is not None and self.kinds.weights.has(layout.names):
@@ -89,8 +89,8 @@ class ModuleSource:
 
 @contextmanager
 def drawing(seed: int, processor: Processor = CPU) -> Iterator[None]:
-    """Run a block with the processor's random generators set to `seed`. Restore them afterwards. Only one thread at a
-    time runs such a block.
+    """Run a block with the processor's random generators set to `seed`. Restore the generators afterwards. Only one
+    thread at a time runs such a block.
     """
     # This takes 2 µs on the CPU. torch.random.fork_rng and torch.manual_seed look for GPUs and take 100 µs.
     generators = processor.generators()

@@ -34,12 +34,13 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
 
     The tensors of the model are the parameters that train, and the statistics. Statistics are buffers of float32, which
     have no gradient. Parameters with `requires_grad=False`, buffers with `persistent=False` and counters are not sent.
-    Every device makes them with `module_factory()` under the experiment's seed. Each training begins with these values.
+    Every device makes these tensors with `module_factory()` under the experiment's seed. Each training begins with
+    their first values.
 
     Args:
         module_factory: Function that makes the module. It may draw from torch's global generator only.
-        shared: Names of the layers that all clusters share by default, such as `["conv1"]`. With None, they share all
-            layers except the last.
+        shared: Names of the layers that all clusters share by default, such as `["conv1"]`. None means all layers
+            except the last.
     """
     import torch
 
@@ -56,7 +57,7 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleModel(Model):
-    """Describe a model that is made from a torch module. The module's forward function computes its outputs."""
+    """Describe a model that is made from a torch module. The module's forward function computes the model's outputs."""
 
     source: ModuleSource
     forward: "_Forward"

@@ -4,8 +4,8 @@ FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data
 Classification", 2019. FedAdam, FedYogi and FedAdagrad: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR
 2021, Algorithm 2.
 
-All rules are elementwise. So a model can be processed in pieces of any size with the same bits. The whole model is
-never in memory as float64.
+All rules are elementwise. So a model can be processed in pieces, and the size of the pieces changes no bit of the
+result. The whole model is never in memory as float64.
 """
 
 from collections.abc import Sequence

@@ -54,8 +54,8 @@ def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
 def mean_relevance(
     matrix: NDArray[np.float64], ids: Sequence[str], cluster_of: Mapping[str, str]
 ) -> tuple[float | None, float | None]:
-    """Return two means of the relevance of pairs of devices: of pairs in the same cluster, and of pairs in different
-    clusters. A mean without pairs is None.
+    """Return the mean relevance of two devices in the same cluster, and of two devices in different clusters. If there
+    are no such pairs of devices, the mean is None.
     """
     clusters = np.array([cluster_of.get(device, "") for device in ids])
     placed = clusters != ""

@@ -45,8 +45,8 @@ class Partition(PartitionSettings):
         return self
 
     def of_digest(self) -> dict[str, Any]:
-        """Return the keys and values on which the run's id depends. Keys that came later are left out if they have
-        their default.
+        """Return the keys and values on which the run's id depends. Keys that later versions added are left out if they
+        have their default.
         """
         later = {"tests": "own", "validation_share": None}
         return {key: value for key, value in super().of_digest().items() if key not in later or value != later[key]}

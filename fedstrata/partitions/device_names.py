@@ -19,7 +19,7 @@ def distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 def distinct_values(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return the values of a column. Raise ValueError unless each gives the id of another device."""
+    """Return the values of a column. Raise ValueError unless all values give different device ids."""
     known: dict[str, str] = {}
     for name in value or ():
         found = device_id(name)

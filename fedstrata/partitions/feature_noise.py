@@ -1,4 +1,4 @@
-"""Partition `feature_noise`: the inputs of devices have more and more Gaussian noise.
+"""Partition `feature_noise`: the inputs of each next device have more Gaussian noise.
 
 Q. Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022 (NIID-Bench), noise-based
 feature imbalance. The noise of device i of N, counted from 1, has the variance σ·i/N in the paper, and the standard
@@ -49,7 +49,7 @@ class FeatureNoisePartition(Partition):
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
         """Return nearly equal numbers of examples for each device, and the noise of its training and test inputs. Each
-        test has one device.
+        test belongs to one device.
         """
         for part in (dataset.train, dataset.test):
             _check_inputs(part)

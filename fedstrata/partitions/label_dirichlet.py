@@ -27,7 +27,7 @@ class LabelDirichletPartition(UnequalPartition):
     """Column that replaces the labels in this partition; without it the labels are used."""
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return examples for each device. Labels are divided in their order, each in a random order of its examples.
+        """Return examples for each device. Labels are divided in order, and the examples of a label in a random order.
 
         With `capped`, a device is full when it has the mean number of examples, and gets no further label. If all
         devices with a share of a label are full, the label goes to the other devices in equal parts.

@@ -35,8 +35,8 @@ class LabelQuantityPartition(Partition):
         return self.devices
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return examples for each device. Device i has label i modulo the number of labels, and random others. The
-        examples of a label that no device has are not used.
+        """Return examples for each device. The first label of device i is i modulo the number of labels. Its other
+        labels are random. The examples of a label that no device has are not used.
         """
         return few_labels(
             kinds_of(dataset, self.by), self.labels_per_device, seed, lambda sizes: self._counts(sizes, seed),

@@ -49,7 +49,9 @@ class NaturalPartition(Partition):
         return tuple(map(device_id, self.names or ()))
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return the training and test examples of each device: those with the device's value in the column `by`."""
+        """Return the training and test examples of each device: all examples with the device's value in the column
+        `by`.
+        """
         train, test = dataset.train.column(self.by), dataset.test.column(self.by)
         values = list(dataset.values(self.by))
         places = _places(self, [values[place] for place in np.union1d(train, test)])

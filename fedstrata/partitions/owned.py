@@ -126,9 +126,8 @@ def device_shifts(experiment: Experiment, dataset: Dataset) -> Sequence[Shift]:
 
 
 def label_drift(experiment: Experiment, dataset: Dataset) -> Sequence[float]:
-    """Return the total variation distance between the label shares that each device has and those that it should have
-    by the partition. If the partition gives devices no label shares, return an empty sequence. Raises the errors of
-    `device_data`.
+    """Return, for each device, the total variation distance between its label shares and the shares that the partition
+    intends. If the partition intends no label shares, return an empty sequence. Raises the errors of `device_data`.
     """
     return _assignment(experiment, dataset).drift
 

@@ -1,4 +1,4 @@
-"""Partition `pathological`: each device has at most the same number of labels, which are given out in their order.
+"""Partition `pathological`: no device has more labels than a given number, and labels are given out in order.
 
 J. Zhang et al., "PFLlib: A Beginner-Friendly and Comprehensive Personalized Federated Learning Library and Benchmark",
 JMLR 2025: its `pat` partition, balanced or not.
@@ -39,7 +39,7 @@ class PathologicalPartition(Partition):
         return self.devices
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return examples for each device. Labels are divided in their order, each in a random order of its examples.
+        """Return examples for each device. Labels are divided in order, and the examples of a label in a random order.
 
         With `balanced: false`, the number of examples that a device gets of a label is drawn. It is below the even
         part, at least a tenth of the even part, and at least `minimum` divided by the number of labels.

@@ -22,7 +22,9 @@ class QuantityPartition(UnequalPartition):
     """`quantity`: devices differ only in size, by shares from a Dirichlet distribution, as in NIID-Bench."""
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return examples for each device. NIID-Bench compares the minimum with shares that are not rounded."""
+        """Return examples for each device. The minimum is compared with whole numbers of examples, in NIID-Bench with
+        numbers before rounding.
+        """
         order = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))
         (sizes,) = self.drawn(lambda rng: parts(len(order), self.shares(rng))[None], [seed, SIZES], len(order))
         train = np.split(order, np.cumsum(sizes)[:-1])

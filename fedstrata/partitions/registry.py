@@ -45,7 +45,7 @@ def partition_settings(section: Any) -> Any:
     """Return the section `partition` as an object of the class of its kind.
 
     Raises:
-        ExperimentError: no kind has the name, or it refuses a key or a value.
+        ExperimentError: no kind has the name, or the kind refuses a key or a value.
         PluginError: the user's own class is missing, or fails.
     """
     if not isinstance(section, Mapping):

@@ -14,7 +14,9 @@ from fedstrata.datasets.turning import turned
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Place:
-    """Say where in the data set a device's examples are. So a change can draw random numbers for each example."""
+    """Hold the place of a device's examples in the data set, so that a change can draw random numbers for each
+    example.
+    """
 
     indices: NDArray[np.int64]
     """The index of each example, in the training data or in the tests."""

@@ -103,10 +103,11 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
 
 
 def drift(train: Sequence[Indices], wanted: Sequence[Shares], kinds: Kinds) -> Drift:
-    """Return, for each device, the total variation distance between its label shares and those that were drawn for it,
-    `wanted`. The distance is 0 if both are equal, and 1 if they have no label in common.
+    """Return, for each device, the total variation distance between its label shares and `wanted`, the shares that were
+    drawn for it. The distance is 0 if both are equal, and 1 if they have no label in common.
 
-    Chance alone makes the distance small but not 0. If the labels that a device wants have run out, it is large.
+    Chance alone makes the distance small but not 0. If the labels that a device wants have run out, the distance is
+    large.
     """
     found = (np.bincount(kinds.train[indices], minlength=kinds.count) / len(indices) for indices in train)
     return tuple(float(np.abs(own - drawn).sum()) / 2 for own, drawn in zip(found, wanted, strict=True))

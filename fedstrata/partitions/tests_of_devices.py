@@ -1,4 +1,4 @@
-"""Test sets: on which examples each device measures models. Each class is one test set."""
+"""Test sets: the examples on which each device measures models. Each class is one test set."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,8 +30,8 @@ class OwnTests:
 
 
 class GlobalTests(OwnTests):
-    """Let the devices together measure on all tests of the data set. Each test has one device, and parts differ by at
-    most one test. So the correct answers of all devices together are those of a model on the whole test set.
+    """Let the devices together measure on all tests of the data set. Each test belongs to one device, and parts differ
+    by at most one test. So all devices together count the correct answers on the whole test set.
     """
 
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
@@ -44,7 +44,7 @@ class GlobalTests(OwnTests):
 
 class AlikeTests(OwnTests):
     """Divide the tests of each label among the devices, in proportion to their training examples of this label. Each
-    test has one device, except tests of labels that no device trains on.
+    test belongs to one device, except tests of labels that no device trains on.
     """
 
     def chosen(self, split: Assignment, partition: Partition, dataset: Dataset, seed: int) -> Assignment:
@@ -61,7 +61,7 @@ class AlikeTests(OwnTests):
 
 
 class ValidationExamples(OwnTests):
-    """Let each device measure on its examples for validation, which are no tests."""
+    """Let each device measure on its examples for validation, which are not test examples."""
 
     are_of_data_set = False
 

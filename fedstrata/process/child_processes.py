@@ -4,7 +4,7 @@ Each child holds the read end of a pipe to which only its owner can write. When 
 pipe, and the child notices this. Children run in separate sessions, so Ctrl-C reaches only the owner. The owner then
 stops the children.
 
-Own code may start processes, too. They end with the child that started them.
+The user's code may start processes, too. They end with the child that started them.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Processes that own code starts in a process of Fedstrata, such as the workers of `multiprocessing.Pool`."""
+"""Processes that the user's code starts in a process of Fedstrata, such as the workers of `multiprocessing.Pool`."""
 
 import os
 import signal
@@ -26,9 +26,10 @@ def _restore(handlers: dict[signal.Signals, Any]) -> None:
 
 
 def end_children() -> None:
-    """On Linux, kill the children of this process that own code has left behind. The interpreter would wait for some of
-    them, and a pipe for all that hold it. Children with a session of their own stay, such as a browser. The interpreter
-    itself ends the workers of a `multiprocessing.Pool`, and would wait for a killed worker that holds a lock.
+    """On Linux, kill the children of this process that the user's code has left running. Otherwise the interpreter
+    would wait for some children, and the reader of a pipe for all children that hold the pipe. Two kinds of children
+    are spared. Children with a session of their own, such as a browser, stay. The interpreter itself ends the workers
+    of a `multiprocessing.Pool`, because it would wait for a killed worker that holds a lock.
     """
     module = sys.modules.get("multiprocessing.process")
     kill_children({child.pid for child in module.active_children() if child.daemon} if module else ())

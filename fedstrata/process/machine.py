@@ -56,8 +56,8 @@ def processor() -> str:
 
 
 def software(modules: Mapping[str, ModuleType]) -> dict[str, str]:
-    """Return what computes in this process: the versions of Fedstrata, Python and each loaded package that computes,
-    then the platform and the processor. `modules` has the loaded modules, as `sys.modules` does.
+    """Return the versions of Fedstrata, of Python, and of each loaded package that computes, then the platform and the
+    processor. `modules` has the loaded modules, as `sys.modules` does.
     """
     loaded = {package: modules[name] for name, package in COMPUTING.items() if name in modules}
     versions = {package: str(getattr(module, "__version__", "unknown")) for package, module in loaded.items()}

@@ -2,9 +2,10 @@
 
 A new interpreter imports torch in 3 s of CPU time. Forks share this time and the memory of the modules.
 
-When it forks, a nursery has one thread, no connection, and none of the user's own code. If it has more threads, or
-ends, the owner starts new interpreters instead. The owner also starts new interpreters for processes with other
-variables or another current folder than the nursery's. Both exchange JSON over a pair of sockets.
+When it forks, a nursery has one thread, no connection, and no code of the user. Its owner is the process that started
+it. If the nursery has more threads, or ends, the owner starts new interpreters instead. The owner also does so for
+processes that need other environment variables or another current folder. Owner and nursery exchange JSON over a pair
+of sockets.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ ARG_START, ARG_END = 45, 46  # fields of /proc/PID/stat after the program's name
 
 
 class Nurseries:
-    """Start programs by nurseries. Each group of programs has one nursery, which starts when it is first needed."""
+    """Start programs by forks of nurseries. Each group of programs has one nursery, which starts when it is first
+    needed.
+    """
 
     def __init__(self, *groups: tuple[str, ...]) -> None:
         self._groups = groups if sys.platform == "linux" else ()
@@ -273,7 +276,7 @@ def _show(command: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Load programs, and serve the owner. In a fork, run its program as `python -m` does."""
+    """Import the modules of programs, and fork when the owner asks. In a fork, run its program as `python -m` does."""
     descriptor, *programs, _room = sys.argv[1:]
     with socket.socket(fileno=int(descriptor)) as control:
         _load(programs)

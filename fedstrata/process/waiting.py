@@ -108,7 +108,8 @@ async def wait_awake(wait: Callable[[float | None], Awaitable[bool]], timeout_s:
     length of this wait is subtracted from the time.
 
     If the process was paused shortly before the time is over, the wait is made a few seconds longer, once. In these
-    seconds, a parent receives the messages that children sent during the pause. So it does not take them for late.
+    seconds, a parent receives the messages that children sent during the pause. So the parent does not treat these
+    messages as late.
     """
     if timeout_s is None:
         return await wait(None)
@@ -151,7 +152,7 @@ class _Waiting:
 class Changes:
     """Wake each waiting caller when its condition has become true. The time-outs of all callers share one timer.
 
-    This object checks the conditions, because it would take longer to wake each caller for its own check.
+    This object checks the conditions, because waking each caller for its own check would take longer.
     """
 
     def __init__(self) -> None:
@@ -191,8 +192,8 @@ class Changes:
         return True
 
     async def wait_until_ns(self, at_ns: Callable[[], int | None]) -> None:
-        """Wait until a time of the monotonic clock. The function returns this time, which may change at each call of
-        `tell`, or None while it is not known.
+        """Wait until a time of the monotonic clock. The function `at_ns` returns this time, or None if the time is not
+        known yet. The time may change at each call of `tell`.
         """
 
         def has_moved(from_ns: int | None) -> bool:

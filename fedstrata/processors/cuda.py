@@ -65,7 +65,9 @@ class Cuda(Processor):
         return total
 
     def limit(self, share: float) -> None:
-        """Limit torch's own memory on the GPU, so that it and the process's context take at most the share."""
+        """Limit torch's own memory on the GPU. Torch and the process's context then take at most `share` of the GPU's
+        memory.
+        """
         import torch
 
         total = self.memory()

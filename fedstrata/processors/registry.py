@@ -67,8 +67,9 @@ def memory_here(experiment: Experiment) -> int | None:
 
 
 def started(experiment: Experiment, share: float = 1.0) -> Processor:
-    """Return the experiment's processor, ready to compute. If other processes use it, too, this process takes at most a
-    share of its memory. Raises ExperimentError if this machine lacks what the processor needs, or has no room.
+    """Return the experiment's processor, ready to compute. If other processes use it, too, this process takes at most
+    `share` of the processor's memory. Raises ExperimentError if this machine lacks something that the processor needs,
+    or if the processor has no memory left.
     """
     processor = processor_of(experiment)
     if said := _lacking(experiment, processor):
@@ -101,7 +102,7 @@ def _full(processor: Processor, error: BaseException) -> BaseException | None:
 @contextmanager
 def with_memory(experiment: Experiment, processor: Processor, worker: str, advice: str = IN_A_RUN) -> Iterator[None]:
     """Run a block of a worker's work, such as a device's. Raises ResourceError, with advice, if the processor has no
-    memory left for it.
+    memory left for the block.
     """
     try:
         yield
@@ -115,5 +116,5 @@ def with_memory(experiment: Experiment, processor: Processor, worker: str, advic
 
 
 def with_memory_to_try(experiment: Experiment) -> AbstractContextManager[None]:
-    """Return the context of training that tries an experiment before its run, as `with_memory` does."""
+    """Return a context like `with_memory`, for a training that tries an experiment before its run."""
     return with_memory(experiment, processor_of(experiment), "a try of the experiment", IN_A_TRY)

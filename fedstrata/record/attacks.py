@@ -30,7 +30,7 @@ def attacks_summary(
     metrics_without: Callable[[Collection[str]], dict[str, float | None]],
 ) -> Attacked | None:
     """Return the attacks of a run. If the experiment has no attacks, return None. `examples` has numbers of training
-    examples by device. `metrics_without` returns the metrics without some devices.
+    examples by device. `metrics_without` takes device ids, and returns the metrics of all other devices.
     """
     if not experiment.attacks:
         return None

@@ -1,6 +1,6 @@
 """The table factors.csv: what rules kept of each child's update in a round, and the key `kept` of summary.json.
 
-Only a rule that chooses one factor for each update, such as Multi-Krum, has these.
+Only rules that choose one factor for each update, such as Multi-Krum, have rows in the table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,9 @@ FACTORS = Table(FactorRow)
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Describe what a tier's rule kept in the rounds in which devices or LPSs attack."""
+    """Describe how much a tier's rule kept of the updates of attackers and of other children, in rounds with
+    attacks.
+    """
 
     attackers: Share
     """Share of attackers in the sum of all factors: their weight in the combined updates."""

@@ -21,7 +21,7 @@ WITHIN, WITHIN_NS = 0.02, 1_000_000
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Real:
-    """Count the links, and those that differed from their configuration: the key `real` of summary.json."""
+    """Hold the number of links, and of links that differed from their configuration: the key `real` of summary.json."""
 
     links: NonNegativeInt
     """Number of rows of `links.csv`."""
@@ -114,8 +114,8 @@ def _rate(size: int, took_ns: int) -> int:
 
 
 def with_update(carried: Iterable[pb.Carried]) -> set[int]:
-    """Return the children with updates in a round. The other children missed the round. An LPS notes the computing of
-    devices only if their updates are in the sum, and a late update may have arrived, too.
+    """Return the children with updates in a round. The other children missed the round. Devices are recognised by their
+    computing, which an LPS notes only for updates in the sum. An upload proves nothing, because it may be late.
     """
     last = {"device-lps": "compute"}
     return {each.child for each in carried if each.direction == last.get(each.link, "up") and not each.is_answer}

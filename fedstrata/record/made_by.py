@@ -27,7 +27,7 @@ class Software:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class MadeBy:
-    """Hold what made a result, so that the result can be cited."""
+    """Hold the software, the commands and the times of a result, so that the result can be cited."""
 
     commands: tuple[str, ...]
     """Commands that started the run, and continued it. Empty on Kubernetes."""
@@ -57,7 +57,7 @@ class MadeBy:
 def made_by(
     *, commands: Sequence[str], commit: str, began: float, ended: float, software: Mapping[str, Counted]
 ) -> MadeBy:
-    """Return what made a result. Times are in seconds since 1970."""
+    """Return the software, the commands and the times of a result. Times are in seconds since 1970."""
     return MadeBy(
         commands=tuple(commands),
         commit=commit or None,

@@ -1,4 +1,6 @@
-"""The key `privacy` of summary.json: which values noise protected, with ε and δ, and which it did not protect."""
+"""The key `privacy` of summary.json: the values that noise protected, with ε and δ, and the values that it did not
+protect.
+"""
 
 from typing import Literal
 

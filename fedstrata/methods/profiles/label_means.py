@@ -134,7 +134,7 @@ def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, N
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:
-    """Return two kinds of similarity (views) of N devices to M other devices: `mass` and `meaning`. Each has
+    """Return two kinds of similarity (views) between N devices and M other devices: `mass` and `meaning`. Each has
     shape (N, M) and values from 0 to 1.
     """
     mass, meaning, weights = (np.zeros((len(one.shares), len(other.shares))) for _ in range(3))
@@ -152,8 +152,8 @@ def likeness(one: Means, other: Means) -> dict[str, Matrix]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Hold the result of clustering N devices: their cluster numbers from 0, and the similarities from which they
-    result.
+    """Hold the result of clustering N devices: their cluster numbers from 0, and the similarities that led to these
+    clusters.
     """
 
     labels: NDArray[np.int64]  # shape (N,)
@@ -165,8 +165,8 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Cluster some of the devices into `count` groups: `drawn` has their positions in `answers`. If `count` is None,
-    the silhouette decides the number of groups. Each other device then joins the group that resembles it most.
+    """Divide the drawn devices into `count` groups. `drawn` has the positions of these devices in `answers`. If `count`
+    is None, the silhouette decides the number of groups. Each other device then joins the group that resembles it most.
     """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)

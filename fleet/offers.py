@@ -54,8 +54,8 @@ class Fleet:
     def report(self, request: pb.FetchOffersRequest) -> bool:
         """Note what a board reports about itself and its runs. Return whether something has changed.
 
-        If the board does not know its newest offers, its report is about earlier offers. So the states of its runs are
-        not noted.
+        If the board does not know its newest offers, its report is about earlier offers. Then the states of the board's
+        runs are not noted.
         """
         board = request.board
         told = pb.Board(

@@ -22,8 +22,8 @@ class FleetServicer(FleetServiceServicer):
         self._changes = Changes()
 
     async def FetchOffers(self, request: pb.FetchOffersRequest, context: Any) -> pb.FetchOffersResponse:
-        """Note what a board reports. Wait until the board's offers differ from the offers that it knows. Return its
-        offers, also if the wait has ended without news.
+        """Note what a board reports. Wait until the board's offers differ from the offers that the board knows. Return
+        the board's offers, even if the wait has ended without a change.
 
         Raises:
             PayloadError: the board's key cannot be certified.
@@ -38,8 +38,8 @@ class FleetServicer(FleetServiceServicer):
             return self._fleet.offers_of(name)
 
     async def FetchFleet(self, request: pb.FetchFleetRequest, context: Any) -> pb.FetchFleetResponse:
-        """Wait until boards or offers differ from those that the operator knows. Return all boards and offers, also if
-        the wait has ended without news.
+        """Wait until a board or an offer has changed since the operator's last call. Return all boards and offers, even
+        if the wait has ended without a change.
         """
         await self._changes.wait_until(lambda: self._fleet.everything().version != request.known_version, HOLD_S)
         return self._fleet.everything()

@@ -123,8 +123,8 @@ def _live(run: Run) -> dict[str, Any]:
 def seconds_left(
     phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
 ) -> float | None:
-    """Return the seconds of training that remain at the pace of its global rounds. Outside training, before the first
-    global round is closed, and after the last, return None.
+    """Return an estimate of the seconds until training ends, from the pace of the closed global rounds. Outside
+    training, before the first global round is closed, and after the last, return None.
 
     The open round is treated as half done.
     """

@@ -118,8 +118,8 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def summary(result: RunResult) -> Summary:
-    """Return the content of summary.json, but without the facts that `Timing.summary` adds. The values of their keys
-    are None.
+    """Return the content of summary.json, but without the facts that `Timing.summary` adds. The keys of these facts
+    have the value None.
     """
     experiment = result.experiment
     task = make_task(experiment)

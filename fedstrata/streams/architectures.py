@@ -37,7 +37,9 @@ class Architectures:
 
     @property
     def all(self) -> list[Architecture]:
-        """The architecture of the section `model`, then those of the section `architectures`, in their order."""
+        """The architecture of the section `model`, then the architectures of the section `architectures`, in the file's
+        order.
+        """
         return [self.main, *(self._built(entry.model) for entry in self._experiment.architectures)]
 
     def at(self, device_index: int, global_round: int) -> Architecture:

@@ -48,7 +48,7 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """The name of the stream's part in a payload."""
+        """The name of the part of a payload that has this stream."""
         return self.channel if self.cluster is None else f"{self.cluster}/{self.channel}"
 
 
@@ -214,7 +214,9 @@ class VectorLayout:
         return [slice(stop - size, stop) for size, stop in zip(self.sizes, stops, strict=True)]
 
     def whole(self, examples: Mapping[int, int]) -> list[int]:
-        """Return the weight of all devices in each stream. `examples` has the weight of all devices by cluster."""
+        """Return the sum of all devices' weights in each stream. `examples` maps each cluster to the sum of its
+        devices' weights.
+        """
         return [sum(n for cluster, n in examples.items() if each.cluster in {None, cluster}) for each in self.streams]
 
     @property

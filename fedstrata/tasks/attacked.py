@@ -55,7 +55,9 @@ class WithSuccess(Task):
         return self._task.mean_loss(outputs, targets)
 
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
-        """Return the other task's sums, and sums for no attacked inputs."""
+        """Return the sums of the other task, and zeros for the success of attacks. Only `measure_with` measures the
+        success.
+        """
         return (*self._task.measure(outputs, targets, examples), 0.0, 0.0)
 
     def measure_with(self, run: Run, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class RareLabels(Classification):
     """Learn one label per example, as `classification` does. Servers do not know which labels devices have, so the
-    experiment names the rare ones.
+    experiment names the rare labels.
     """
 
     class Options(TaskSettings):

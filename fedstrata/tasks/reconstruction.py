@@ -22,9 +22,9 @@ DECADES = (-8.0, 8.0)  # range of the histogram of errors, as powers of ten
 class Reconstruction(Task):
     """Learn to reproduce the inputs, by the mean squared error. No targets are needed.
 
-    If a column of the data marks anomalies, the area under the ROC curve says how well the errors find them. For this,
-    the error of an example is its score. The area is computed from a histogram of the scores, with 16 bins per power of
-    ten.
+    If a column of the data marks anomalies, the area under the ROC curve says how well the errors find the anomalies.
+    For this, the error of an example is its score. The area is computed from a histogram of the scores, with 16 bins
+    per power of ten.
     """
 
     class Options(TaskSettings):

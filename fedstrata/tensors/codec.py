@@ -82,7 +82,7 @@ def _bytes_of(array: NDArray[np.generic]) -> memoryview:
 
 
 class PayloadCodec:
-    """Encode and decode a flat vector chunk by chunk. If the encoding has scales, each tensor has its own scale."""
+    """Encode and decode a flat vector chunk by chunk. With the encoding `int8`, each tensor has its own scale."""
 
     def __init__(self, layout: Layout, encoding: AnyEncoding, scales: Sequence[float] = ()) -> None:
         """Set `scales`: one number per tensor for the encoding `int8`, and none for any other encoding."""

@@ -1,4 +1,4 @@
-"""The check of vectors that own code returns."""
+"""The check of vectors that the user's own code returns."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from fedstrata.tensors.layout import Flat
 
 
 def own_vector(given: Any, size: int, wanted: str) -> Flat:
-    """Return a vector of own code as float32.
+    """Check a vector that the user's own code returned, and return it as float32.
 
     Args:
         wanted: beginning of the message, such as "rule median: combine must return finite numbers".
 
     Raises:
-        PluginError: the vector has another shape than (size,), or values that are no finite float32 numbers.
+        PluginError: the vector has another shape than (size,), or values that are not finite float32 numbers.
     """
     with np.errstate(over="ignore"):
         found = np.asarray(given).astype(np.float32)

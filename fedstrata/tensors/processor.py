@@ -1,5 +1,6 @@
 """The processor on which a device computes. Only this module makes, fills and reads the device's torch tensors. All
-other code uses the processor of the tensors that it gets. So another processor is another object of this module.
+other code uses the processor of the tensors that it gets. So a new kind of processor needs only new code in this
+module.
 
 Torch allocates every tensor, so that its alignment is always the same. This matters because the rounding of a matrix
 product may depend on the alignment.
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Processor:
-    """Make tensors on one of torch's devices. The other methods describe the processor, and start it."""
+    """Describe and start a processor (one of torch's devices), and make tensors on it."""
 
     processes: int | None = None
     """The number of device processes of a run on one machine; None: one per core."""
@@ -31,33 +32,35 @@ class Processor:
         self._device = device
 
     def missing(self) -> str:
-        """Return what this machine lacks to use the processor, with advice, or "". The call takes none of its
-        memory.
+        """Return a text that says what this machine lacks to use the processor, with advice. If nothing is missing,
+        return "". The call takes none of the processor's memory.
         """
         return ""
 
     def start(self) -> None:
-        """Let torch compute the same bits each time. Called once per process, before any arithmetic on the processor.
-        Raises ResourceError if the processor has no room for the process.
+        """Let torch compute the same bits each time. This is called once per process, before any arithmetic on the
+        processor. Raises ResourceError if the processor has no room for the process.
         """
 
     def memory(self) -> int | None:
-        """Return the bytes of the processor's own memory. If it has none, or they are unknown, return None. Called only
-        if nothing is missing. The call takes none of the memory.
+        """Return the size of the processor's own memory in bytes. If it has no memory of its own, or the size is
+        unknown, return None. This is called only if `missing` returns "". The call takes none of the memory.
         """
         return None
 
     def limit(self, share: float) -> None:
-        """Let this process use at most this share of the processor's own memory, between 0 and 1. Called after `start`
-        if several processes share the processor. Raises ResourceError if the share is too small for a process.
+        """Let this process use at most this share of the processor's own memory, between 0 and 1. This is called after
+        `start` if several processes share the processor. Raises ResourceError if the share is too small for a process.
         """
 
     def kind(self) -> str:
-        """Return the name and versions of the processor: all that decides bits. For the CPU, return ""."""
+        """Return the name and versions of the processor, on which the bits of all results depend. For the CPU, return
+        "".
+        """
         return ""
 
     def generators(self) -> "tuple[torch.Generator, ...]":
-        """Return torch's generators from which a module draws on this processor, such as masks of dropout."""
+        """Return torch's random generators, from which modules on this processor draw, for example masks of dropout."""
         import torch
 
         return (torch.default_generator,)
@@ -79,13 +82,15 @@ class Processor:
         return {name: self.tensor(array) for name, array in values.items()}
 
     def shared(self, values: NDArray[Any]) -> "torch.Tensor":
-        """Return an array as a tensor, if possible in the same memory. For values that no matrix product uses."""
+        """Return an array as a tensor, if possible in the same memory. Use this only for values that no matrix product
+        uses.
+        """
         import torch
 
         return torch.from_numpy(values).to(self._device)
 
     def held(self, values: NDArray[Any]) -> "torch.Tensor":
-        """Return an array as a tensor from which batches are gathered. Neither may change afterwards."""
+        """Return an array as a tensor from which batches are gathered. Array and tensor must not change afterwards."""
         return self.tensor(values)
 
     def zeros(self, *shape: int) -> "torch.Tensor":

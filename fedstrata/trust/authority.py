@@ -36,8 +36,8 @@ class Authority:
 
     @classmethod
     def new(cls, domain: str, days: int = AUTHORITY_DAYS) -> Self:
-        """Create an authority with a new key, valid for so many days. Raises CertificateError if `domain` is not
-        allowed in certificates.
+        """Create an authority with a new key, valid for `days` days. Raises CertificateError if `domain` is not allowed
+        in certificates.
         """
         check_domain(domain)
         key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")

@@ -1,9 +1,9 @@
 """Signatures for the mask keys of secure aggregation, and the check that a key belongs to its device.
 
-The private key of a process's certificate signs the keys of its devices. The check covers the key itself, the device's
-signature of the key, and the certificate with which the device signed. The key is a point on a curve, and must not be
-of low order. An LPS checks each key before it puts the key into a roster, and each device checks the roster. Without
-certificates, nothing is signed, and only the key itself is checked.
+A process signs the mask keys of its devices with the private key of its certificate. The check covers the key itself,
+the device's signature of the key, and the certificate with which the device signed. The key is a point on a curve, and
+must not be of low order. An LPS checks each key before it puts the key into a roster, and each device checks the
+roster. Without certificates, nothing is signed, and only the key itself is checked.
 """
 
 import time

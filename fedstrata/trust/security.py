@@ -57,8 +57,8 @@ class Security(ABC):
         return False
 
     def advice_on(self, device_id: str) -> str:
-        """If a device is refused because of its certificate or its name, return the reason for an operator. Otherwise
-        return an empty text.
+        """If a device is refused because of its certificate or its name, return a text that tells an operator the
+        reason. Otherwise return an empty text.
         """
         return ""
 
@@ -141,7 +141,7 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
 
     Raises:
         CertificateError: the files are unusable, or their certificate lacks one of the names `me`. Or the domain for
-            servers' names is wrong. Or an option is given that needs a folder of TLS files.
+            servers' names is wrong. Or an option needs a folder of TLS files, and there is none.
     """
     domain = options.server_domain or ""
     if options.tls:

@@ -131,7 +131,7 @@ class Revoked:
         """Read the list from a file. A missing file is an empty list.
 
         Raises:
-            CertificateError: the list cannot be read, or is empty, but the older `before` is not.
+            CertificateError: the list cannot be read, or is empty although the earlier list `before` was not empty.
         """
         try:
             with path.open("rb") as file:
@@ -195,8 +195,8 @@ class Revoked:
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return why every call of a peer is refused: all names in its certificate are revoked. If a name is not
-        revoked, return None.
+        """Return the reason for refusing every call of a peer, if all names in its certificate are revoked. If a name
+        is not revoked, return None.
         """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 
@@ -323,7 +323,9 @@ class TlsFiles:
         return None if is_vouched_for else "comes from an authority that is no longer trusted"
 
     def end_s(self) -> float:
-        """Return the earlier end of the certificate and of the last authority, in seconds since 1970."""
+        """Return the time at which the certificate or the last authority expires, the earlier of the two, in seconds
+        since 1970.
+        """
         from fedstrata.trust.certificates import certificates_in, standing
 
         until, _ = standing(self.cert, self.ca)
@@ -356,7 +358,7 @@ class TlsFiles:
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return a caller's credentials. The caller then accepts only a server with a certificate from an authority
-        that it trusts.
+        that the caller trusts.
         """
         return grpc.ssl_channel_credentials(self.ca, private_key=self.key, certificate_chain=self.cert)
 
@@ -390,8 +392,8 @@ def tls_arguments(folder: Path | None) -> tuple[str, ...]:
 
 
 def write_private(folder: Path, files: Mapping[str, bytes], *, durable: bool = True) -> None:
-    """Write files to a folder, in the order of `files`, which has their content by name. Only their owner may read
-    them. With `durable`, flush each file to disk.
+    """Write files to a folder, in the order of `files`, which maps each file's name to its content. Only the owner may
+    read the files. With `durable`, flush each file to disk.
     """
     private_folder(folder)
     for name, content in files.items():

@@ -37,7 +37,7 @@ class BoardAgent:
         self._changed = asyncio.Event()
 
     async def go_on(self) -> None:
-        """Continue with the offers that the board had when its agent ended. They are read from a file."""
+        """Continue with the offers in the agent's file, which the board had when the agent ended."""
         if not (self._folder / "offers").exists():
             return
         try:
@@ -48,7 +48,7 @@ class BoardAgent:
         await self._take(known.offers)
 
     async def serve(self) -> int:
-        """Ask the fleet for offers again and again, and take them. Raises FedstrataError if the fleet refuses the
+        """Ask the fleet for offers again and again, and take the offers. Raises FedstrataError if the fleet refuses the
         board.
         """
         version = b""

@@ -119,8 +119,8 @@ class Enrolment:
     # --- calls ----------------------------------------------------------------------------------
 
     def enroll(self, request: pb.EnrollRequest) -> pb.EnrollResponse:
-        """Enrol a device. Raises ExcludedError if the device is late and the method cannot place late devices, and the
-        errors of `Roster.check` and `Roster.enroll`.
+        """Enrol a device. Raises the errors of `Roster.check` and `Roster.enroll`. Also raises ExcludedError if the
+        device is late and the method cannot place late devices.
         """
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices

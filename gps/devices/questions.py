@@ -84,7 +84,7 @@ class Questions:
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
         """Return the answers of `devices`, by question and device index. Answers to relayed questions are left out,
-        because only devices read them.
+        because only devices read these answers.
         """
         there = {device.device_index for device in devices}
         return {
@@ -179,8 +179,9 @@ class Questions:
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
-        """Yield the answers of the other devices to the device that requests them, in index order, each as soon as it
-        has arrived. If an answer does not arrive in time, yield a message that asks the device to call again.
+        """Yield the other devices' answers, for the device that requests them. The order is by index, and each answer
+        is sent as soon as it has arrived. If an answer does not arrive in time, yield a message that asks the device to
+        call again.
         """
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)

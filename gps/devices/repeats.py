@@ -1,7 +1,7 @@
 """Find the messages before training that a device and the GPS exchange again because a process was restarted.
 
-The result of a run does not need these messages. They are part of all counts of bytes, and are also counted apart, so
-that an interrupted run can be compared with one that was not.
+The result of a run does not need these messages. All counts of bytes include these messages. They are also counted
+separately, so that an interrupted run can be compared with an uninterrupted run.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Repeats:
 
     @contextmanager
     def asking(self, request: pb.FetchAssignmentRequest) -> Iterator[None]:
-        """Run a block. If its call is cut, count the request, because the device asks again."""
+        """Run a block that answers a call. If the call is cut, count the request, because the device asks again."""
         try:
             yield
         except CUT:
@@ -85,7 +85,7 @@ class Repeats:
 
     @contextmanager
     def upload(self, requests: AsyncIterator[answers_pb2.AnswerPart]) -> Iterator[Upload]:
-        """Run a block that reads an answer. If its call is cut, count the bytes that had arrived."""
+        """Run a block that reads an answer from a call. If the call is cut, count the bytes that had arrived."""
         upload = Upload(requests, self._save)
         try:
             yield upload
@@ -103,7 +103,7 @@ class Repeats:
     async def relayed(
         self, request: answers_pb2.FetchAnswersRequest, parts: AsyncIterator[answers_pb2.AnswerPart]
     ) -> AsyncIterator[answers_pb2.AnswerPart]:
-        """Yield the answers that a device requests. Count those that this device was sent before."""
+        """Yield the answers that a device requests. Count the answers that were sent to this device before."""
         about = request.device_id, request.question
         if request.from_index <= self._relayed[about]:
             self._note("up", size_of(request))

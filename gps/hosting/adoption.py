@@ -36,8 +36,8 @@ class Adoption:
             await self.wait_until(lambda: self._serving.are_all_there)
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until a condition holds. If the run has deadlines, the wait is limited: an LPS that was never present is
-        by then known to be absent. If the run has no deadlines, the wait is not limited.
+        """Wait until a condition holds. If the run has deadlines, the wait is limited. At its end, the GPS knows
+        whether an LPS that was never present is absent. If the run has no deadlines, the wait is not limited.
         """
         longest_s = None
         if self._deadline_s is not None:

@@ -41,7 +41,7 @@ class LinkCounts:
         self._write(lps_id, known)
 
     def note_repeated(self, direction: str, size: int) -> None:
-        """Note that a part of the GPS's own counts is of a message that repeats an earlier one."""
+        """Note that `size` bytes of the GPS's own counts are from a message that repeats an earlier message."""
         key = LinkKey(link="device-gps", direction=direction, kind=REPEATED, end="parent")
         self._repeated[key] = self._repeated.get(key, 0) + size
 

@@ -40,7 +40,8 @@ class LpsPresence:
 
     def forgive(self, seconds: float) -> None:
         """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then. A long pause
-        breaks the connections. After it, each LPS that was not absent gets a few more seconds to connect again.
+        breaks the connections. After such a pause, each LPS that was not absent gets a few more seconds to connect
+        again.
         """
         now = self._clock()
         self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}

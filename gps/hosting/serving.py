@@ -111,12 +111,12 @@ class Serving:
         self.presence.refuse(lps_id)
 
     def refusals(self) -> dict[str, str]:
-        """Return the reasons for refusing LPSs, by the cluster that the LPS serves."""
+        """Return, by cluster, the reason for which the LPS that serves the cluster was refused."""
         return {home: why for home, lps_id, why in self._journal.hosting.refusals() if self.lps_of(home) == lps_id}
 
     def awaited(self) -> set[str]:
-        """Return the clusters that can still send something. The clusters of a refused LPS cannot, unless another LPS
-        adopts them.
+        """Return the clusters from which the GPS can still receive messages. From a refused LPS's cluster it can only
+        if another LPS adopts the cluster.
         """
         adoptable = self.adoptable()
         return {n for n in self._places.homes if n in adoptable or not self.presence.is_refused(self.lps_of(n))}

@@ -7,7 +7,7 @@ from gps.journal.journal_file import JournalFile
 
 @dataclass(kw_only=True)
 class DeviceRow:
-    """Hold the values with which a device enrolled, and what has been noted about it since then."""
+    """Hold the values with which a device enrolled, and later notes about the device."""
 
     device_index: int
     device_id: str

@@ -38,7 +38,9 @@ class MadeWithTable:
         )  # fmt: skip
 
     def by_tier(self) -> dict[str, list[tuple[int, dict[str, str]]]]:
-        """Return, by tier, each software with the number of processes that had it. The most frequent comes first."""
+        """Return, by tier, each combination of software with the number of processes that ran it. The most frequent
+        comes first.
+        """
         found = dict[str, list[tuple[int, dict[str, str]]]]()
         query = "SELECT tier, COUNT(*), software FROM software GROUP BY tier, software ORDER BY 2 DESC, 3"
         for tier, count, text in self._file.rows(query):

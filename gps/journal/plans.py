@@ -54,7 +54,7 @@ class PlanTable:
             self.count_change()
 
     def placed(self) -> list[tuple[int, int, int, int]]:
-        """Return (device index, cluster, LPS, first global round) of late joiners."""
+        """Return (device index, cluster, LPS, first global round) of each late device."""
         return self._file.rows("SELECT device_index, cluster, home, global_round FROM placed ORDER BY device_index")
 
     def move(self, global_round: int, moves: Iterable[tuple[int, int]]) -> None:

@@ -87,7 +87,7 @@ class Reconciler(Backend):
             self._want("show", partial(self._api.show, standing), rest_s=self._pauses.shown_s)
 
     def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Have an Event with the present time written in the background, as soon as Kubernetes accepts it."""
+        """Write an Event with the present time in the background, as soon as Kubernetes accepts the Event."""
         self._notes.append(Note(reason=reason, message=message, is_warning=is_warning, at=datetime.now(UTC)))
         self._want("event", self._record)
 

@@ -40,7 +40,9 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Move(NamedTuple):
-    """Hold the move of a device from the LPS `before` to the LPS `now`, which has it from a global round on."""
+    """Hold the move of a device from the LPS `before` to the LPS `now`, and the global round from which the
+    move holds.
+    """
 
     global_round: int
     device_index: int
@@ -151,7 +153,9 @@ class Places:
         return [device.device_id for device in moving]
 
     def moves(self) -> list[tuple[int, str, str, str]]:
-        """Return, for each moved device, the global round from which it moved, its id, the old LPS and the new LPS."""
+        """Return each move of a device: the first global round at the new LPS, the device's id, the old LPS and the new
+        LPS.
+        """
         ids = self._experiment.device_ids()
         return [(m.global_round, ids[m.device_index], home_name(m.before), home_name(m.now)) for m in self._moves]
 

@@ -1,8 +1,8 @@
 """Calculate the timeline of asynchronous rounds before a run: which updates each round takes, and when.
 
-No event depends on a weight, so the timeline follows from the experiment file. It equals the record of the run if the
-method can tell on how many examples devices train, if an LPS serves the devices that the file says, and if no encoding
-has scales.
+No event depends on a weight, so the timeline follows from the experiment file. It equals the record of the run under
+three conditions: the method can tell on how many examples devices train, each LPS serves the devices that the file
+says, and no encoding is int8.
 """
 
 from collections import Counter

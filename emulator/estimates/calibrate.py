@@ -30,14 +30,16 @@ from fedstrata.streams.homes import asks_in_training
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """Hold the experiment of a record with the fitted links and computing, and the sentences about them."""
+    """Hold the experiment of a record with fitted links and computing, and sentences about the fit."""
 
     experiment: Experiment
     sections: Mapping[str, Any]  # the fitted sections of the experiment file
     said: tuple[str, ...]
 
     def text(self, *, is_whole: bool) -> str:
-        """Return the fitted sections, or the whole experiment file, below the sentences as comments."""
+        """Return YAML: the sentences as comments, followed by the fitted sections or, with `is_whole`, by the whole
+        experiment file.
+        """
         document = self.experiment.to_yaml() if is_whole else yaml.safe_dump(self.sections, sort_keys=False)
         return "".join(f"# {line}\n" for line in self.said) + document
 

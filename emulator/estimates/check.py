@@ -70,8 +70,8 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Hold how many payload bytes the answers of all asked devices to one question of the method can have at most. `up`
-    has the bytes that devices send. `down` has the bytes of answers that are forwarded to other devices.
+    """Hold the largest possible number of payload bytes of all answers to one question of the method. `up` has the
+    bytes that devices send. `down` has the bytes of answers that are forwarded to other devices.
     """
 
     name: str
@@ -99,7 +99,7 @@ def asked_devices(experiment: Experiment) -> int:
 
 
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """Return the largest possible bytes of devices' answers, for each question of the method."""
+    """Return the largest possible number of bytes of all answers, for each question of the method."""
     method, devices, asked = make_method(experiment), experiment.device_count, asked_devices(experiment)
     relayed_by = len(method.relays())
     return [

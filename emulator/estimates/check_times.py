@@ -47,8 +47,8 @@ class Payloads:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTimes:
-    """Hold the expected times of an average LPS round, of an average global round, and of the whole training. If LPSs
-    differ, the times of the LPS round are from the LPS with the longest rounds.
+    """Hold the expected times of an average LPS round, of an average global round, and of the whole training. The LPS
+    round is a round of the LPS with the longest rounds.
     """
 
     lps_round: pb.RoundTimes
@@ -191,7 +191,8 @@ def _rounds(
 
 def trained_in(experiment: Experiment, counts: Sequence[int], lps_round: int) -> list[int]:
     """Return on how many examples, with repetitions, each device trains in an LPS round. `counts` has each device's
-    number of examples. If the method cannot tell before the run, assume one training with the section `training`.
+    number of examples. If the method cannot tell this before the run, assume that each device trains once, as the
+    section `training` says.
     """
     method, training = make_method(experiment), experiment.training
     known = {count: trained_examples_of(method, count, lps_round) for count in set(counts)}

@@ -32,7 +32,9 @@ def processes_beside(experiment: Experiment, runs: int) -> int:
 
 
 def share_arguments(experiment: Experiment, processes: int) -> tuple[str, ...]:
-    """Return the options for each of `processes` device processes, which may share a processor with its own memory."""
+    """Return the command-line options for each of `processes` device processes. If the processes share a processor with
+    its own memory, the options limit the memory of each process.
+    """
     if processes == 1 or not processor_of(experiment).keeps_data:
         return ()
     return ("--processor-share", repr(1 / processes))

@@ -61,8 +61,8 @@ def fit_link(measured: Mapping[str, Sequence[Transfers]], assumed_s: float) -> L
     """Return the rates and the latency that give the measured times. `measured` has the transfers by direction.
 
     If a child's link carried transfers of different sizes, their times give the rate and the latency. The fit takes the
-    median over the children, so single slow children change it little. Without such a child, latency and rate cannot be
-    separated, so the latency is `assumed_s`.
+    median over the children, so a few slow children change it little. If each child's transfers have equal sizes,
+    latency and rate cannot be separated, so the latency is `assumed_s`.
     """
     latencies = [each for transfers in measured.values() for each in _latencies(transfers)]
     latency = Fitted.of(latencies) if latencies else None

@@ -1,6 +1,7 @@
-"""Show how an experiment divides its data among devices: numbers, a table of devices and labels, and its picture.
+"""Show how an experiment divides its data among devices: numbers, a table of devices and labels, and a picture of this
+table.
 
-`fedstrata partition` prints and writes this before a run.
+`fedstrata partition` prints the numbers, and writes the table and the picture.
 """
 
 import csv
@@ -88,8 +89,8 @@ def _write(counts: Counts, devices: Sequence[str], folder: Path) -> None:
 
 
 def draw_counts(counts: Counts, folder: Path) -> None:
-    """Draw devices from left to right and labels from bottom to top, with a circle for the examples of each pair. Its
-    area grows with their number. With many devices, draw a map of colours instead.
+    """Draw devices from left to right and labels from bottom to top. Each pair of device and label has a circle, with
+    an area that grows with the number of examples. With many devices, draw a map of colours instead.
     """
     from matplotlib.figure import Figure
 

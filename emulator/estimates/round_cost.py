@@ -55,9 +55,9 @@ class RoundCost:
 
 
 def round_cost(experiment: Experiment, *, per_example_s: float, cores: int) -> RoundCost:
-    """Return what an LPS round costs on this many cores, if training an example takes this many seconds. Call it in the
-    process that has trained: it also measures the memory of this process. Raises FedstrataError if the
-    data are not on this machine.
+    """Return what an LPS round costs on this many cores, if training an example takes this many seconds. Call this
+    function in a process that has already trained, because it also measures the memory of this process. Raises
+    FedstrataError if the data are not on this machine.
     """
     counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
     asked, training = asked_devices(experiment), experiment.training

@@ -56,8 +56,9 @@ LPS_PROCESS_BYTES = 96 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class PodMemory:
-    """Hold the bytes that a pod with devices needs: for its process, and for each device that takes part, in the order
-    of indexes. No more than `most_active` devices take part in the run. Each other device needs `saved` bytes less.
+    """Hold the bytes that a pod with devices needs: for its process, and for each device, by index. Only a device that
+    takes part in rounds needs all its bytes, and at most `most_active` devices take part. Each other device needs
+    `saved` bytes less.
     """
 
     process: int
@@ -72,8 +73,8 @@ class PodMemory:
 
 
 def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
-    """Return the memory that pods with devices need, including a reserve. If the data set is None, because it is not on
-    this machine, numbers of examples are the largest that the experiment allows, or guesses.
+    """Return the memory that pods with devices need, including a reserve. If `dataset` is None, because the data are
+    not on this machine, each device is assumed to have as many examples as the experiment allows, or a guessed number.
 
     Raises:
         FedstrataError: the model or the method cannot be made, or the data cannot be divided among the devices.
@@ -134,8 +135,8 @@ def processor_memory(experiment: Experiment, dataset: Dataset, processes: int = 
 
 
 def lacking_room(experiment: Experiment, dataset: Dataset | None, processes: int, runs: int = 1) -> str:
-    """Return one line if this machine's processor has too little memory for each of a run's processes, or "". Runs at
-    the same time share the memory equally. Without the data, the needed memory is unknown.
+    """Return a message if this machine's processor has too little memory for the processes of a run. Otherwise, or
+    without a data set, return "". `runs` runs at the same time share the memory equally.
     """
     has = memory_here(experiment)
     processes = min(processes, experiment.device_count)
@@ -169,7 +170,7 @@ def examples_of_a_device(experiment: Experiment) -> int:
 
 
 def are_examples_guessed(experiment: Experiment, dataset: Dataset | None) -> bool:
-    """Return whether the number of a device's examples is a guess, because only data that are not here have it."""
+    """Return whether the numbers of the devices' examples are guesses, because the data set is not on this machine."""
     return dataset is None and experiment.limits.max_examples is None
 
 
@@ -245,7 +246,7 @@ def lps_memory(experiment: Experiment) -> int:
     """Return how many more bytes an LPS needs than an idle LPS. If clusters span LPSs, the LPS needs 5.5 × the bytes of
     the tensors that devices of all clusters send. Otherwise it needs 2.5 × the bytes of the tensors that a device of
     its own cluster sends. benchmarks/memory.py measures these factors. A rule that keeps updates on disk needs blocks
-    of them and, at most, five matrices of products. benchmarks/rules.py measures this.
+    of these updates in memory and, at most, five matrices of products. benchmarks/rules.py measures this.
 
     Raises:
         FedstrataError: the model, the method or the rule cannot be made.

@@ -75,8 +75,8 @@ class FaultDriver:
         return any(isinstance(fault, CutFault) and fault.link == link for fault in self._faults)
 
     async def by_way_of(self, link: Link, address: str) -> str:
-        """Return the address for connections over a link. If a fault cuts the link, this is the address of a new proxy.
-        Otherwise it is the given address.
+        """Return the address for connections over a link. If some fault of the experiment cuts the link, this is the
+        address of a new proxy. Otherwise it is `address`.
         """
         if not self.has_link(link):
             return address
@@ -96,8 +96,8 @@ class FaultDriver:
     # --- what happens -------------------------------------------------------------------------
 
     def observe(self, status: pb.RunStatus) -> None:
-        """Cause the faults that are due in this state of the run. Report these faults, and those that processes have
-        caused themselves.
+        """Cause the faults that are due in this state of the run. Report these faults, and the faults that processes
+        have caused themselves.
         """
         for number, fault in list(self._open.items()):
             if self._has_marker(number, fault) or (is_due(fault.at, status) and self._bring_about(fault)):

@@ -101,7 +101,9 @@ class LinkProxy:
                 end.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Copy bytes from `reader` to `writer` until the end. If the receiver does not read, the sender has to wait."""
+        """Copy bytes from `reader` to `writer` until the end. If the receiver does not read, no further bytes are taken
+        from the sender.
+        """
         while data := await reader.read(READ_BYTES):
             writer.write(data)
             await writer.drain()

@@ -1,4 +1,4 @@
-"""Compare the resources that a plan predicts with those that a run of the planned experiment has used."""
+"""Compare the resources that a plan predicts with the resources that a run of the planned experiment has used."""
 
 import csv
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Predict the costs of a global round without training, and read from a record what its run has used."""
+"""Predict the resources that a global round uses, without training. Read from a record the resources that a run has
+used.
+"""
 
 from collections import defaultdict
 

@@ -131,7 +131,7 @@ def _check_limits(state: SearchState, path: Path) -> None:
 
 
 def rounds_of(records: Sequence[RunRecord], target: float) -> list[float]:
-    """Return, for each part of the target in `SHARES`, the mean number of global rounds until runs reach the part. The
+    """Return the mean number of global rounds until runs reach each part of the target (a share in `SHARES`). The
     number is infinite if a run misses the part.
     """
     return [fmean(reached_at(record, target, share) or math.inf for record in records) for share in SHARES]

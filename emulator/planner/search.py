@@ -2,8 +2,9 @@
 
 Candidates that train the same models need only one training. For untrained candidates, the number of global rounds
 until the target is predicted: its logarithm is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). The
-fit also uses the rounds until parts of the target, so trainings that miss the target are not useless. Next, the planner
-trains the candidate that would be cheapest if its number of rounds were two standard deviations below the prediction.
+fit also uses the rounds until parts of the target, so trainings that miss the target are not useless. For each
+untrained candidate, assume that its number of rounds is two standard deviations below the prediction. The planner next
+trains the candidate that is then the cheapest.
 """
 
 import math
@@ -132,8 +133,8 @@ class SearchState:
         """Return the candidates to train next: at most `most`, and at most `BATCH`. The list is empty if no untrained
         candidate can be the plan.
 
-        At first, candidates are trained until every choice has been trained once. Then candidates follow that may be
-        the cheapest.
+        Until every choice has been trained once, the list has candidates with untrained choices. Later it has
+        candidates that may be the cheapest.
         """
         count, best = min(most, BATCH), self.best
         if unseen := self._unseen(count):
@@ -175,8 +176,8 @@ class SearchState:
 
     @cached_property
     def ranking(self) -> list[tuple[Candidate, Rounds]]:
-        """All candidates that can reach the target within the limits, the cheapest first. If two need equally much of
-        the aim, the candidate that needs less of the other resources is first.
+        """All candidates that can reach the target within the limits, the cheapest first. If two candidates need
+        equally much of the aim, the candidate that needs less of the other resources is first.
         """
         found = [
             (each, rounds)

@@ -1,4 +1,6 @@
-"""Compare the record of a run with the record of its replay: all values that do not depend on the machine's speed."""
+"""Compare all values in the record of a run with the record of its replay, except values that depend on the machine's
+speed.
+"""
 
 import csv
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,5 @@
-"""Read published tables from files. A file has a sweep, the value that the paper reports for each cell, and the
-differences of the sweep's data and settings from those of the paper.
+"""Read published tables from files. A file has a sweep, the value that the paper reports for each cell, and the points
+in which the sweep's data and settings differ from the paper's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -43,8 +43,8 @@ class Compared:
         """The verdict on our value: within two standard deviations of the published value, above this range, or below
         it. The range also allows for the rounding of the published value.
 
-        The standard deviation is of the difference between the two values: its variance is the sum of both variances.
-        An unknown variance is left out.
+        The standard deviation belongs to the difference of the two values, so its variance is the sum of both values'
+        variances. An unknown variance is left out.
         """
         if self.ours is None or self.difference is None:
             return NO_VALUE

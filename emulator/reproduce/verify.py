@@ -65,8 +65,8 @@ class Verdict:
 
     @property
     def failure(self) -> FedstrataError | None:
-        """The error to raise, or None. A fault is a DifferenceError, also if runs are missing. A missing run is a
-        DataError. If there is only a replay that cannot be compared, the error is an IncomparableError.
+        """The error to raise, or None. If there is a fault, this is a DifferenceError. Otherwise, if a run is missing,
+        it is a DataError. If neither is the case, but a replay cannot be compared, it is an IncomparableError.
         """
         found = [*self.faults, *(f"{each.run.label}: {fault}" for each in self.replays for fault in each.faults)]
         kind: type[FedstrataError] = DifferenceError if found else IncomparableError

@@ -9,9 +9,9 @@ from fedstrata.record.rounds import RoundRow
 
 
 def measured_rounds(run: RunRecord) -> dict[int, float]:
-    """Return the main metric by global round, of the rounds after which all devices measured the model. If clusters
-    span LPSs, the metric is over the examples of all devices. Otherwise it is the mean over clusters. Records of
-    earlier releases have no numbers of examples, so for them the result is empty.
+    """Return the main metric by global round. Only rounds after which all devices measured the model are included. If
+    clusters span LPSs, the metric is over the examples of all devices. Otherwise it is the mean over clusters. Records
+    of earlier releases have no numbers of examples, so for them the result is empty.
     """
     rows = sorted(run.global_models, key=lambda row: row.global_round)
     by_round = {number: list(group) for number, group in groupby(rows, lambda row: row.global_round)}

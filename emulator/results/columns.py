@@ -20,8 +20,8 @@ ROWS_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table(Mapping[str, NDArray[Any]]):
-    """Hold a table: map the names of columns to arrays of shape (rows,). A missing number is NaN, or 0 in a column of
-    whole numbers. A missing text is empty.
+    """Hold a table: map the names of columns to arrays of shape (rows,). A missing number is NaN (in a column of whole
+    numbers, 0). A missing text is empty.
     """
 
     columns: Mapping[str, NDArray[Any]]

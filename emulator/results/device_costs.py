@@ -1,7 +1,7 @@
-"""Compute the bytes that devices have sent and received. They are counted in the whole run, until the devices were
-grouped, and until the main metric reached 95 % of its final value.
+"""Compute the bytes that devices have sent and received: in the whole run, before they were grouped, and before the
+main metric reached 95 % of its final value.
 
-The bytes are those on the links device-gps and device-lps, in both directions.
+Bytes on the links device-gps and device-lps are counted, in both directions.
 """
 
 from collections.abc import Iterator
@@ -48,8 +48,8 @@ def _asked_and_grouped(run: RunRecord) -> bool:
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
     """Return the bytes that devices had sent and received when the main metric first reached 95 % of its final value,
-    without the bytes of measurements between rounds. If the metric was not measured by all devices in the last global
-    round and in an earlier one, return None.
+    without the bytes of measurements between rounds. If all devices measured the metric in fewer than two global
+    rounds, or not in the last, return None.
     """
     curve = dict(metric_by_round(run))
     if not curve or max(curve) != run.summary.rounds or (len(curve) == 1 < run.summary.rounds):
@@ -85,7 +85,7 @@ def _newcomers_from(run: RunRecord) -> int:
 
 
 def bytes_by_round(run: RunRecord) -> dict[int, float]:
-    """Return the bytes before training and until the end of each global round that rounds.csv has."""
+    """Return, by global round, all bytes from the beginning of the run to the end of the round."""
     by_round: dict[int, float] = {}
     spent = _before_training(run)
     for row in sorted(run.rounds, key=lambda row: row.global_round):

@@ -37,8 +37,8 @@ def jains_index(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """Hold the gain of each device over training alone. A positive gain is an improvement. For a metric of which lower
-    values are better, such as an error, the sign of the difference is changed.
+    """Hold the gain of each device over training alone. A positive gain is an improvement. If lower values of the
+    metric are better, as for an error, the gain is the decrease.
     """
 
     gains: Mapping[str, float]

@@ -29,9 +29,11 @@ LEFTOVERS = 0.2  # a device that is so much farther from its label shares than t
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
-    """Return the number of training examples with each label. There is one row per device, in the order of clusters, or
-    with over 200 devices one row per cluster. Return None if the data set is missing or is not one of Fedstrata's, the
-    experiment is unreadable, or there are over 10,000 devices.
+    """Return the numbers of training examples by label, with one row per device, ordered by cluster. With over 200
+    devices, there is one row per cluster.
+
+    Return None if the data set is missing or is not one of Fedstrata's, if the experiment is unreadable, or if there
+    are over 10,000 devices.
     """
     try:
         experiment = parse_experiment(record.experiment_yaml)
@@ -79,8 +81,8 @@ def counts_of(experiment: Experiment, dataset: Dataset) -> Counts:
 
 
 def drift_said(experiment: Experiment, dataset: Dataset) -> str:
-    """Return a text about how far devices are from the label shares that the partition gives them. If all devices have
-    these shares, or if the partition gives none, return an empty text.
+    """Return a text about the distance between the label shares of devices and the label shares that the partition
+    wants. If all devices have the wanted shares, or if the partition wants none, return an empty text.
     """
     drift = label_drift(experiment, dataset)
     if max(drift, default=0.0) < SHOWN:

@@ -7,7 +7,7 @@ from emulator.results.read_record import RunRecord
 
 def software_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
     """Return the versions, platforms, processors and commits that differ between runs. Each name is mapped to its
-    values, and each value to the runs with this value. A name is left out if some run has no value for it.
+    values, and each value to the runs with this value. A name is left out if a run has no value for this name.
     """
     facts = [run.summary.made_by.facts() if run.summary.made_by else {} for run in runs]
     found = dict[str, dict[str, list[RunRecord]]]()

@@ -52,7 +52,7 @@ class Measures:
 
     @property
     def worst(self) -> str:
-        """The name of the measure that is the worst device's value."""
+        """The name of the measure that gives the main metric of the worst device."""
         return "Lowest" if self.metric.higher_is_better else "Highest"
 
     @cached_property
@@ -113,7 +113,7 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return the measure with this name. If there is no such measure, `name` is taken as a true task. Then the
+        """Return the measure with this name. If there is no such measure, `name` is the name of a true task, and the
         measure is the main metric on this task.
         """
         known = self.results.get(name) or self.fairness.get(name) or self.rounds.get(name) or COSTS.get(name)

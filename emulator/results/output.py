@@ -17,7 +17,9 @@ from fedstrata.store.own_code import check_files
 
 
 def check_current_folder() -> None:
-    """Raise OutputError if the current folder has been deleted. A run needs it, as do the libraries that a run uses."""
+    """Raise OutputError if the current folder has been deleted. A run, and the libraries that it uses, need a current
+    folder.
+    """
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -66,7 +68,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def unused_folder(parent: Path, name: str) -> Path:
-    """Return the first path that does not exist of `parent/name`, `parent/name-2`, `parent/name-3` and so on."""
+    """Return the first path among `parent/name`, `parent/name-2`, `parent/name-3` and so on that does not exist."""
     candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(folder for folder in candidates if not os.path.lexists(folder))
 

@@ -45,8 +45,8 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Hold the mean and the sample standard deviation of the known values: `count` of `of` values are known. Both are
-    None without known values. With a single value, the deviation is None.
+    """Hold the mean and the sample standard deviation of the known values. `count` of `of` values are known. Without
+    known values, mean and deviation are None. With a single known value, only the deviation is None.
     """
 
     mean: float | None
@@ -152,8 +152,8 @@ def _names_first(setting: tuple[str, str]) -> tuple[bool, str]:
 
 def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
     """Return the settings that differ between runs, except name, method and seed. The result maps each such key to its
-    values, and each value to the runs with this value. A file of the user's own code that only some runs have is left
-    out.
+    values, and each value to the runs with this value. If only some runs have a file of the user's own code, this file
+    is left out.
     """
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:

@@ -67,7 +67,9 @@ def print_timing(summary: Summary, console: Console) -> None:
 
 
 def metric_table(summary: Summary) -> Table:
-    """Return a table with each cluster's devices (number) and final main metric, and the clusters' mean."""
+    """Return a table with a row per cluster (its number of devices, and its final main metric), and the mean over
+    clusters.
+    """
     metric = summary.headline
     table = plain_table("LPS", numbers=["devices", metric.name])
     shown = list(summary.clusters)[:CLUSTERS_SHOWN]

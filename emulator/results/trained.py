@@ -97,7 +97,7 @@ class TrainedModels:
         """Return the final model of a cluster.
 
         Raises:
-            DataError: the record has no such cluster, only a part of its model, or no measurement of it.
+            DataError: the record has no such cluster, has only a part of its model, or has no measurement of its model.
             PluginError: the user's own code is missing.
         """
         clusters = self._record.summary.clusters

@@ -51,7 +51,7 @@ def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | Non
 
 
 def check_round(record: RunRecord, known: Iterable[int], global_round: int | None) -> None:
-    """Raise DataError if the record has other global rounds, but not this one."""
+    """Raise DataError if a global round is given that the record does not have."""
     if global_round is not None and global_round not in (numbers := [*known]):
         raise DataError(
             f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(numbers)}. Only runs "

@@ -14,11 +14,11 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 def read_weights(record: RunRecord, cluster: str) -> dict[str, NDArray[np.float32]]:
-    """Return those tensors of a cluster's model that are in the record.
+    """Return the tensors of a cluster's model that the record contains.
 
     Raises:
-        DataError: the model's file is missing or damaged, has a tensor of another type, or has other weights than
-            `model_sha256` of summary.json says.
+        DataError: the model's file is missing or damaged, has a tensor that is not float32, or does not match
+            `model_sha256` in summary.json.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -44,8 +44,8 @@ def read_weights(record: RunRecord, cluster: str) -> dict[str, NDArray[np.float3
 
 
 def wrong_models(record: RunRecord) -> Iterator[str]:
-    """Yield a message for each file in `models/` that is not a model of the run, or has other weights. Files that are
-    missing are not named.
+    """Yield a message for each file in `models/` that is not a model of the run, or does not have the weights of the
+    run's model. Missing files are not reported.
     """
     for path in sorted((record.folder / "models").glob("*")):
         name = path.name.removesuffix(".safetensors")

@@ -1,5 +1,5 @@
-"""Show what devices do in asynchronous rounds: the works of devices as bars, over as many global rounds as the longest
-work takes. A work lasts from the LPS's question to the arrival of the update.
+"""Show how devices work in asynchronous rounds, with a bar for each work. A work lasts from the LPS's request for an
+update to the arrival of the update. The drawing has as many global rounds as the longest work takes.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +14,9 @@ from fedstrata.record.timeline import TimelineRow
 
 
 def updates_by_device(record: RunRecord) -> dict[str, int]:
-    """Return how many updates of each device the rounds have taken. Without asynchronous rounds the result is empty."""
+    """Return the number of each device's updates that rounds have taken. Without asynchronous rounds the result is
+    empty.
+    """
     if not record.contributions:
         return {}
     counts = Counter(row.device for row in record.contributions)
@@ -22,9 +24,9 @@ def updates_by_device(record: RunRecord) -> dict[str, int]:
 
 
 def picture_of_works(record: RunRecord, global_round: int | None = None) -> dict[str, Any] | None:
-    """Return the data for the page's drawing of asynchronous rounds. It begins with a global round, by default with the
-    first. It ends with the last global round that begins before the longest work would end. If the run was not on the
-    virtual clock, return None.
+    """Return the data for the page's drawing of asynchronous rounds. The drawing begins with `global_round`, by default
+    the first. A work that begins then and takes as long as the longest work ends in the last drawn global round. If the
+    run was not on the virtual clock, return None.
 
     Raises:
         DataError: the record has no such global round.

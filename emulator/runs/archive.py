@@ -1,5 +1,5 @@
-"""Write and read a run's record as a tar archive. The last file of the archive is the summary. If it is missing, the
-archive was cut.
+"""Write and read a run's record as a tar archive. The last file of the archive is the summary. If the summary is
+missing, the archive was cut.
 """
 
 import tarfile
@@ -39,7 +39,7 @@ def read_archive(source: Readable, folder: Path) -> None:
     """Write the files of an archive to a run's folder. If the archive is not complete and valid, no file is written.
 
     Raises:
-        PayloadError: the archive is not of a record.
+        PayloadError: the archive does not contain a record.
         TarError: the archive is damaged or cut.
         OutputError: the folder cannot be written.
     """

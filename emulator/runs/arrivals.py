@@ -15,7 +15,7 @@ def check_arrivals(record: Path, experiment: Experiment) -> None:
 
     Raises:
         DataError: the record cannot be read.
-        ExperimentError: the record is of another experiment, or its rounds cannot be repeated.
+        ExperimentError: the record belongs to another experiment, or its rounds cannot be repeated.
     """
     summary = load_record(record).summary
     check_repeatable(experiment)

@@ -29,7 +29,7 @@ WAITS_SHOWN = 5
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
-    """Return the bytes of each link so far, as the parent at the upper end of the link has counted them."""
+    """Return the number of bytes that each link has carried so far, counted by the parents at its upper end."""
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
@@ -65,7 +65,7 @@ class Display:
         return nullcontext()
 
     def begins(self, experiment: Experiment) -> None:
-        """Show what the experiment leaves to defaults, before its processes start."""
+        """Show, before the run's processes start, which settings the experiment leaves to defaults."""
 
     def show(self, status: pb.RunStatus) -> None:
         """Show a status."""
@@ -201,9 +201,7 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return one line with the devices and LPSs for which the run waits. If the run waits for none, return an empty
-    text.
-    """
+    """Return a line with the devices and LPSs for which the run waits. If there are none, return an empty text."""
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]

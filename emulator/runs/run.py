@@ -121,7 +121,7 @@ async def _alone(request: RunRequest, experiment: Experiment, display: Display) 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display, starter: Starter) -> Outcome:
     """Run the experiment in its prepared folder, and return how the run ended. `starter` starts its processes. If this
-    call is cancelled, all processes are ended before it returns.
+    call is cancelled, it ends all processes before it returns.
     """
     backend = request.backend(
         request.out,

@@ -50,7 +50,7 @@ class RunClient:
         await self._gps.close()
 
     async def watch(self) -> AsyncIterator[pb.RunStatus]:
-        """Yield the run's status at once, and again whenever it changes. This never ends by itself.
+        """Yield the run's present status, and then each changed status. The iteration never ends by itself.
 
         Raises:
             AddressError: the server at the address is not a GPS, or the GPS does not answer.

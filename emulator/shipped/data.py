@@ -14,8 +14,8 @@ SCIKIT_LEARN, DRAWN = "digits", ("fcube", "synthetic")
 
 
 def dataset_here(experiment: Experiment) -> Dataset | None:
-    """Return the data set of an experiment. If it is not on this machine, return None, and do not download it. If each
-    device has its own data set (partition `local`), return None.
+    """Return the data set of an experiment. If the data set is not on this machine, return None without a download. If
+    each device has its own data set (partition `local`), return None.
     """
     if experiment.partition.is_local:
         return None

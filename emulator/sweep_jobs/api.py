@@ -109,7 +109,7 @@ class SweepApi:
 
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods and its ConfigMap, and wait until the Job no longer exists. Raises AddressError if
-        this takes long.
+        the Job still exists after some time.
         """
         self._found(self._batch.delete_namespaced_job, name, propagation_policy="Foreground")
         deadline = time.monotonic() + DELETED_S

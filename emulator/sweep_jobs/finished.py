@@ -1,4 +1,4 @@
-"""Fetch the runs that pods have finished. They are in a bucket, or on a volume claim, which a pod reads."""
+"""Fetch the runs that pods have finished. The runs are in a bucket, or on a volume claim, which only a pod can read."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -27,15 +27,15 @@ class FinishedRuns(Protocol):
         """
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
-        """Return the failures of a run, the latest last. Earlier failures than the latest may be left out."""
+        """Return the failures of a run, the latest last. All but the latest may be left out."""
 
 
 class PodRuns(Protocol):
     """Define how `fedstrata sweep` on this machine connects to the place in which pods store their runs."""
 
     def look(self, job_uid: str) -> AbstractContextManager[FinishedRuns | None]:
-        """Yield an object that knows which runs are finished now. If this cannot be known yet, yield None. Raises
-        AddressError if no server answers.
+        """Yield an object that knows which runs are finished now. If this is not known yet, for instance because the
+        reader pod is starting, yield None. Raises AddressError if the server does not answer.
         """
 
     def leave(self) -> None:

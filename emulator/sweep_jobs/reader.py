@@ -3,8 +3,9 @@
 This program, `python -m emulator.sweep_jobs.reader FOLDER PORT`, runs in a pod that has mounted the folder. It listens
 at the pod's own address 127.0.0.1. Only a port forward reaches this address. The program answers two kinds of requests:
 
-- `/` returns a JSON object. It maps the path of each run that has begun to `is_completed` and its `failures`.
-- `/RUN` returns a tar archive with the record of the run with this path.
+- `/` returns a JSON object. The object maps the path of each run that has begun to the run's `is_completed` and
+  `failures`.
+- `/RUN` returns a tar archive with the record of the run at the path RUN.
 """
 
 import json
@@ -23,7 +24,9 @@ from emulator.sweeps.claims import claimed, failures
 
 
 def begun_runs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the runs of a sweep's folder that have begun, by their paths. Each has `is_completed` and its failures."""
+    """Return the runs that have begun in a sweep's folder. The result maps the path of each run to `is_completed` and
+    `failures`.
+    """
     return {str(run.relative_to(folder)): _state(run) for run in claimed(folder)}
 
 

@@ -1,4 +1,4 @@
-"""Check a sweep before its Job is made: whether pods have the files and the memory that the runs need."""
+"""Before a sweep's Job is made, check that pods have the files and the memory that the runs need."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -10,14 +10,14 @@ TMP = "/tmp"  # noqa: S108  # in pods: a folder of the pod
 
 
 class PodStorage(Protocol):
-    """Define which parts of the Kubernetes objects depend on the storage of the sweep's runs."""
+    """Define the parts of the Kubernetes objects that depend on the storage of the sweep's runs."""
 
     def options(self) -> Mapping[str, str | None]:
         """Return the options with which the user chose the storage."""
 
     def is_shared(self, ask: Callable[[str], bool]) -> bool:
-        """Return whether several nodes can use the storage at the same time. For a volume claim, call `ask` with the
-        name of the claim, and return its result.
+        """Return whether several nodes can use the storage at the same time. For a volume claim, return the result of
+        `ask`, called with the name of the claim.
         """
 
     def arguments(self, name: str) -> list[str]:

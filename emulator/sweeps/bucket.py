@@ -5,8 +5,8 @@ The claim, `.claim`, is a lease: while a process works on the run, it writes the
 
 If a claim has not changed for a minute, another process may take the run over. Each process measures this minute with
 its own clock, so the clocks of machines need not agree. A write fails if another process has written the object in the
-meantime. If a process pauses for longer than its lease, two processes may do the same run. Both then use the record
-that was written first.
+meantime. If a process pauses for longer than a minute, another process may do the same run, too. Both processes then
+use the record that was written first.
 """
 
 import hashlib
@@ -259,7 +259,7 @@ class SharedBucket:
         return _BucketClaim(self._bucket, name, tag=tag, lease=lease, local=local, finish=lambda: self._put(run))
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
-        """Return the failures of a run that are in its claim in the bucket, the earliest first."""
+        """Return the failures of a run, which the run's claim in the bucket lists, the earliest first."""
         found = self._listing.lease(_name(run, "claim"))
         return () if found is None else found[0].failures
 

@@ -35,7 +35,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 def check_room(runs: Sequence[SweepRun], jobs: int) -> None:
     """Check that this machine's processor has the memory for `jobs` runs at the same time. Raises ExperimentError if
-    not. The message has the cell and seed of the first run that lacks memory.
+    the memory is too small. The message has the cell and seed of the first run that lacks memory.
     """
     datasets: dict[DataSettings, Dataset] = {}
     for run in runs:

@@ -21,7 +21,7 @@ SUFFIX = ".claim"
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Hold the reason for which a run failed, and how long the run took. Raises ValueError for an impossible time."""
+    """Hold the reason of a run's failure, and the time until the failure. Raises ValueError for an impossible time."""
 
     reason: str
     seconds: float

@@ -183,7 +183,9 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def read_document(path: Path, what: str) -> Any:
-    """Return the content of a YAML file. Raises ExperimentError if it cannot be read; `what` says which file it is."""
+    """Return the content of a YAML file. Raises ExperimentError if the file cannot be read. `what`, such as "sweep
+    file", names the file in the message.
+    """
     try:
         check_regular(path)
         return read_yaml(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Test whether two cells of a sweep differ: paired over seeds, for each pair of cells in a setting.
 
-Wilcoxon's test needs no normal distribution, but with n seeds its p is at least 2/2ⁿ. Several comparisons: S. Holm, *A
-Simple Sequentially Rejective Multiple Test Procedure*, 1979.
+Wilcoxon's test needs no normal distribution, but with n seeds its p is at least 2/2ⁿ. The correction for several tests
+is from S. Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
 """
 
 import csv
@@ -70,7 +70,9 @@ def p_values(pairs: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def holm(values: Iterable[float | None]) -> list[float | None]:
-    """Return p-values, corrected for the number of tests. Undefined p-values stay undefined, and are not counted."""
+    """Return p-values, corrected for the number of tests. Undefined p-values stay undefined, and are not included in
+    the number of tests.
+    """
     found = list(values)
     order = sorted((p, index) for index, p in enumerate(found) if p is not None)
     corrected, least = list[float | None]([None] * len(found)), 0.0

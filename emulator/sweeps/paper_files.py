@@ -16,8 +16,8 @@ Bands = Mapping[Place, list[BandPoint]]
 
 def write_paper_files(results: SweepResults, out: Path) -> None:
     """Write paper.md, paper.tex, pairs.csv, devices.csv, curves.csv, and the figures rounds, bytes and time as PNG, SVG
-    and PDF. A figure without curves is left out, and an earlier one is removed. Raises OSError if a file cannot be
-    written.
+    and PDF. A figure without curves is not written, and the earlier file of this figure is removed. Raises OSError if a
+    file cannot be written.
     """
     bands = {over: bands_of(results, over) for over in ABSCISSAE}
     texts = {

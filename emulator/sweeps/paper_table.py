@@ -1,6 +1,7 @@
-"""Write the table of a paper: a row per cell, a column per setting, mean ± deviation over seeds, the best in bold.
+"""Write the table of a paper, with a row per cell and a column per setting. An entry is the mean ± deviation over
+seeds, and the best entries are bold.
 
-It is written as Markdown and as LaTeX. The paired tests follow the table.
+The table is written as Markdown and as LaTeX. The paired tests follow the table.
 """
 
 from collections.abc import Sequence
@@ -109,7 +110,7 @@ def _column(
 
 
 def tuned_table(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
-    """Return the chosen values, with a row per row of the sweep's table."""
+    """Return the chosen values as a table, with the same rows as the sweep's table."""
     keys = list(tuned.settings.grid)
     return ["cell", *keys], [[label, *(str(own[key]) for key in keys)] for label, own in tuned.chosen.items()]
 

@@ -19,7 +19,7 @@ from fedstrata.record.summary import TEST_SETS
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Hold the differences between a cell and the baseline. For each seed that both have, the baseline's value is
+    """Hold the differences between a cell and the baseline. For each seed with both values, the baseline's value is
     subtracted from the cell's value.
     """
 
@@ -38,7 +38,7 @@ class SweepResults:
 
     @cached_property
     def of(self) -> Measures:
-        """The measures that the tables can show. The main metric of the first record decides which they are."""
+        """The measures that the tables can show. They depend on the main metric of the first record."""
         return Measures(headlines_of(self.records.values())[0])
 
     @cached_property
@@ -66,7 +66,9 @@ class SweepResults:
 
     @property
     def measured_on(self) -> str:
-        """The test set of the table's numbers, in words. If cells differ, the words say which cell has which."""
+        """The test set on which the table's numbers were measured, in words. If cells have different test sets, the
+        words name the cells of each test set.
+        """
         found: dict[TestSetName, list[str]] = {}
         for place, name in self.test_sets.items():
             found.setdefault(name, []).append(" ".join(place.words))
@@ -76,7 +78,7 @@ class SweepResults:
 
     @cached_property
     def costs(self) -> tuple[str, ...]:
-        """The names of those costs in bytes that at least one run has."""
+        """The names of the measures in bytes that at least one run has."""
         return self._there(COSTS)
 
     @property

@@ -37,7 +37,7 @@ ELSEWHERE = ("incorrectly configured region", "<Code>AuthorizationHeaderMalforme
 
 
 class Bucket:
-    """Read and write those objects of a bucket that have names below a prefix."""
+    """Read and write the objects of a bucket that have names with a given prefix."""
 
     def __init__(self, address: str) -> None:
         """Check the address and the environment variables. The server is not called yet.
@@ -81,8 +81,8 @@ class Bucket:
         return Bucket(f"{self._address.rstrip('/')}/{name}")
 
     def check(self) -> None:
-        """Check that the bucket can be written, and that its server refuses a write over a version that has changed.
-        Raises FedstrataError if not.
+        """Check that the bucket can be written, and that its server refuses to replace an object that has changed.
+        Raises FedstrataError if one of these checks fails.
         """
         self.put("probe", b"")
         if self.put("probe", b"") is not None or self.put("probe", b"", over='"0"') is not None:
@@ -112,7 +112,7 @@ class Bucket:
             yield file
 
     def put(self, name: str, content: bytes | IO[bytes], *, over: str | None = None) -> str | None:
-        """Write a new object. With `over`, replace the version of the object that has this tag.
+        """Write a new object. With `over`, replace the object, if its present version has the tag `over`.
 
         Return the tag of the written version. If the object exists already, or has another tag than `over`, write
         nothing, and return None.

@@ -8,8 +8,8 @@ from emulator.sweeps.tune_section import VALIDATION_KEYS, Overrides, TuneSetting
 
 
 class Selection(Protocol):
-    """Define the runs in which a candidate is measured. Their main metric decides which candidate is chosen, and is not
-    a test result of the sweep.
+    """Define the runs in which candidates are measured. The main metric of these runs decides which candidate is
+    chosen. It is not a test result of the sweep.
     """
 
     @property
@@ -42,8 +42,8 @@ class TuningSeeds:
 
 @dataclass(frozen=True)
 class ValidationExamples:
-    """Compare candidates on validation examples, a part of the devices' training examples. With the table's seeds,
-    these are never test examples of the table.
+    """Compare candidates on validation examples, a part of the devices' training examples. With the seeds of the
+    sweep's table, no validation example is a test example of the table.
     """
 
     seeds: tuple[int, ...]
@@ -62,7 +62,7 @@ class ValidationExamples:
 
 
 def selection_of(tune: TuneSettings, reported: tuple[int, ...]) -> Selection:
-    """Return the selection that a sweep file asks for. `reported` are the seeds of its table."""
+    """Return the selection that a sweep file requests. `reported` has the seeds of the sweep's table."""
     if tune.validation_share is None:
         return TuningSeeds(tune.seeds)
     return ValidationExamples(tune.seeds or reported, tune.validation_share)
@@ -70,8 +70,8 @@ def selection_of(tune: TuneSettings, reported: tuple[int, ...]) -> Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """Hold what was tuned in a sweep: the section `tune`, the runs that chose, and the chosen values by row of the
-    table.
+    """Hold the tuning of a sweep: the section `tune`, the runs in which candidates were compared, and the chosen values
+    by row of the table.
     """
 
     settings: TuneSettings

@@ -1,4 +1,4 @@
-"""Define the store in which the processes of a sweep share its runs: the interface, and a store that is a shared
+"""Define the interface of a store in which the processes of a sweep share the runs. Implement a store that is a shared
 folder.
 """
 
@@ -35,12 +35,12 @@ class SweepStore(Protocol):
 
     @property
     def folder(self) -> Path:
-        """The sweep's folder, as this process sees it. The runs of this process write to it. It also gets the tables,
-        and the records of runs by other processes.
+        """The sweep's folder for this process. The runs of this process, the tables, and the records of other
+        processes' runs are written to this folder.
         """
 
     def within(self, name: str) -> "SweepStore":
-        """Return a store for another sweep, which is kept inside this one under a name."""
+        """Return the store of another sweep. It is a part of this store with this name."""
 
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
         """Use the store during the block, together with other processes of the same sweep. Raises FedstrataError if the

@@ -1,5 +1,5 @@
-"""Do a sweep on this machine. Enough runs are done at once to keep its cores busy. Each run has a full record. At the
-end the tables are written.
+"""Do a sweep on this machine, with as many runs at once as keep the cores busy. Each run has a full record. At the end,
+the tables are written.
 
 Several processes may share the runs of one sweep.
 """
@@ -118,8 +118,8 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
 
 
 def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> SweepResults:
-    """Write the results of all completed runs, with reports that are missing, and return them. If another process has
-    just written the same results, its files stay.
+    """Write the results of all completed runs, and each run's report that is missing. Return the results. If another
+    process has just written the same results, its files stay.
     """
     from emulator.results.report import write_report
     from emulator.sweeps.sweep_page import TABLE, are_written, write_results

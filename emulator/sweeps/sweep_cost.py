@@ -63,7 +63,7 @@ def print_costs(parts: Sequence[tuple[str, Sequence[RowCost]]], *, cores: int, c
 
 
 def total_of(rows: Sequence[RowCost], *, cores: int) -> str:
-    """Return lines about all runs. `fedstrata sweep` does one run more at a time than there are cores."""
+    """Return lines about the cost of all runs. `fedstrata sweep` does `cores` + 1 runs at a time."""
     runs, at_once = sum(row.runs for row in rows), cores + 1
     seconds = sum(row.runs * row.training_s for row in rows) / cores
     sent = sum(row.runs * row.sent_bytes for row in rows)

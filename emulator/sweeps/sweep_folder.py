@@ -126,7 +126,7 @@ def completed_record(folder: Path) -> RunRecord | None:
 
 
 def is_drawn(folder: Path) -> bool:
-    """Return whether a run's folder has a report about its present record, and not only about an earlier one."""
+    """Return whether the report in a run's folder is about the present record, and not about an earlier record."""
     try:
         return (folder / "report.html").stat().st_mtime_ns >= (folder / "summary.json").stat().st_mtime_ns
     except OSError:

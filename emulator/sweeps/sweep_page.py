@@ -69,7 +69,7 @@ def _heading(place: Place) -> str:
 
 def figure_of(results: SweepResults) -> Columns:
     """Return the figure of the cells' main metric. If the sweep has a single setting, the figure shows the metric by
-    true task. Otherwise it shows the mean for each setting.
+    true task. With several settings, it shows the mean for each setting.
     """
     metric, factor = results.of.metric, Form.of(results.of.metric).factor
     mean = results.main

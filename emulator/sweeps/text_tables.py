@@ -16,8 +16,8 @@ Table = worth.Table
 
 
 def means(results: SweepResults) -> Table:
-    """Return the main table: the mean ± standard deviation of each measure, with one row for each setting of each cell
-    of the sweep. Ratios are in percent.
+    """Return the main table: the mean ± standard deviation of each measure, with a row per cell and setting. Ratios are
+    in percent.
     """
     return _spreads(results, results.measures)
 

@@ -13,7 +13,9 @@ VALIDATION_KEYS = ("partition.tests", "partition.validation_share")  # of candid
 
 
 class TuneSettings(Settings):
-    """Hold and check the keys of `tune`. The sweep itself writes `chosen`, so that its folder has a complete file."""
+    """Hold and check the keys of `tune`. The user does not set `chosen`: the sweep writes it into the file in its
+    folder.
+    """
 
     grid: dict[str, list[Any]] = Field(min_length=1)  # key of the experiment: values
     seeds: tuple[int, ...] = ()  # of each candidate's runs
@@ -37,8 +39,8 @@ class TuneSettings(Settings):
 
     def check(self, changed: Mapping[str, Iterable[str]], seeds: Iterable[int]) -> None:
         """Check that the rest of the sweep file sets no tuned key, and reports no seed of the tuning. `changed` maps
-        each cell and axis to the keys that it changes. `seeds` are the reported seeds. Raises ValueError if a key or a
-        seed is taken.
+        each cell and axis to the keys that it changes. `seeds` are the reported seeds. Raises ValueError if a key is
+        set twice, or a seed is used twice.
         """
         for where, keys in changed.items():
             for key in self.grid:

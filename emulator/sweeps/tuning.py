@@ -1,7 +1,8 @@
-"""Choose values before a sweep: do the runs of all candidates as a sweep of their own, and take the best per row.
+"""Choose values before a sweep: do the runs of all candidates as a separate sweep, and take the best candidate for each
+row.
 
-The sweep of candidates has its own folder, `tuning`, with the same tables. So it continues after an interruption, and
-several machines can share it.
+The sweep of candidates has its own folder, `tuning`, with the same tables as any sweep. So an interrupted sweep of
+candidates can continue, and several machines can share it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +23,7 @@ from fedstrata.errors import RunStoppedError
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSource:
-    """Hold the arguments of `sweep_of`: a sweep file's content, and where it is from."""
+    """Hold the arguments of `sweep_of`: the content of a sweep file, the sweep's name, and the file's place."""
 
     document: Any
     name: str
@@ -64,7 +65,7 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
 
 
 def sweeps_to_do(source: SweepSource) -> tuple[Sweep, Sweep | None]:
-    """Return the sweep of candidates and the sweep of the table, which here has the first candidate's values. If
+    """Return two sweeps: the sweep of all candidates, and the sweep of the table with the first candidate's values. If
     nothing is left to choose, return the sweep of the table and None. Raises ExperimentError if a value is not allowed.
     """
     file = sweep_file(source.document, source.where)
@@ -77,7 +78,9 @@ def sweeps_to_do(source: SweepSource) -> tuple[Sweep, Sweep | None]:
 
 
 def candidates_of(document: Mapping[str, Any], file: SweepFile, tune: TuneSettings) -> dict[str, Any]:
-    """Return the sweep file of all candidates. The grid's keys are further axes, so all rows have the same budget."""
+    """Return the sweep file of all candidates. The keys of the grid become further axes, so each row of the table has
+    the same number of candidates.
+    """
     chosen_on = selection_of(tune, file.seeds)
     kept = {key: value for key, value in document.items() if key not in {"tune", "baseline"}}
     cells = {name: {**own, **chosen_on.changes} for name, own in file.cells.items()}
@@ -88,13 +91,13 @@ def candidates_of(document: Mapping[str, Any], file: SweepFile, tune: TuneSettin
 
 
 def first_of(candidates: SweepFile, grid: Iterable[str]) -> Overrides:
-    """Return the values of the first candidate. With them the sweep is checked before the first run."""
+    """Return the values of the first candidate. The sweep is checked with these values before the first run."""
     return {key: value for axis in grid for key, value in next(iter(candidates.vary[axis].values())).items()}
 
 
 def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str]) -> dict[str, Overrides]:
-    """Return the best candidate's values by row. Of equally good candidates, take the first in the grid's order. A
-    candidate with a failed run cannot win: its training may have diverged.
+    """Return, by row of the table, the values of the best candidate. Of equally good candidates, take the first in the
+    grid's order. A candidate with a failed run cannot win: its training may have diverged.
 
     Raises:
         RunStoppedError: no candidate of a row has the main measure for all seeds.

@@ -20,8 +20,8 @@ Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the recor
 
 
 def table(results: SweepResults) -> Table | None:
-    """Return a table of gains with a row per cell and setting. If no run has a partner that trains devices alone
-    (`_pairs`), return None.
+    """Return a table of gains with a row per cell and setting. If no run has a matching run in which devices train
+    alone, return None.
     """
     rows = _rows(results)
     unit = Form.of(results.of.metric).unit
@@ -30,7 +30,7 @@ def table(results: SweepResults) -> Table | None:
 
 
 def gains_csv(results: SweepResults) -> str | None:
-    """Return the gain of each device in each run as CSV. If no run has a partner that trains devices alone (`_pairs`),
+    """Return the gain of each device in each run as CSV. If no run has a matching run in which devices train alone,
     return None.
     """
     text = io.StringIO(newline="")

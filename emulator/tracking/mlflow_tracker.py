@@ -26,7 +26,7 @@ def is_folder(tracking_uri: str) -> bool:
 
 
 class MlflowTracker:
-    """Log to one run of MLflow. A run that continues finds its MLflow run by the tag `fedstrata.folder`."""
+    """Log to one run of MLflow. If a run continues, its MLflow run is found by the tag `fedstrata.folder`."""
 
     name = "mlflow"
 

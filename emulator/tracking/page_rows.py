@@ -21,7 +21,8 @@ COLUMNS = [each.name for each in fields(RoundRow)]
 
 
 def rows_of_page(address: str, stop: Event) -> Iterator[tuple[str, RoundRow]]:
-    """Yield each row of rounds as soon as the page has it, with the name of the headline metric, until `stop` is set.
+    """Yield each row of rounds as soon as the page has the row, together with the name of the main metric. Stop when
+    `stop` is set.
 
     If the connection is lost, connect again. The page then sends all rows again, so the same row may be yielded several
     times. A restarted GPS reads earlier rows from its journal, so no row is lost.

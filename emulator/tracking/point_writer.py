@@ -17,11 +17,11 @@ class NotesError(Exception):
 
 
 class PointWriter:
-    """Pass points to a tracker. If the tracker raises an error, pass the points that it does not have again later.
+    """Pass points to a tracker. If the tracker raises an error, later pass the points that it lacks once more.
 
-    A file in the run's folder notes the keys of points, once before the tracker gets them, and once when it has them. A
-    continued run passes only points that the tracker may lack. If only the first note exists, the method `present` of
-    the tracker decides.
+    The key of each point is written to a file in the run's folder twice: before the tracker gets the point, and when
+    the tracker has the point. A continued run passes only points that the tracker may lack. If a key was written only
+    once, the method `present` of the tracker decides.
     """
 
     def __init__(self, tracker: Tracker, run: TrackedRun, tell: Callable[[str], None]) -> None:

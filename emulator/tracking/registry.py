@@ -33,7 +33,7 @@ def make_trackers(words: Iterable[str]) -> list[Tracker]:
     """Return the trackers that words such as `tensorboard` or `mlflow:http://lab:5000` name.
 
     Raises:
-        ExperimentError: there is no tracker of this name, or it is named twice.
+        ExperimentError: no tracker has one of these names, or a tracker is named twice.
         MissingPackageError: the library of a tracker is not installed.
     """
     places = dict[str, str]()

@@ -58,8 +58,8 @@ class Point:
 
 
 class Tracker(Protocol):
-    """Define what a tool must do to show a run. All calls come from one thread. A call that raises an error is made
-    again later, and the run goes on meanwhile.
+    """Define what a tool must do to show a run. All calls come from one thread. If a call raises an error, it is
+    repeated later, and the run goes on meanwhile.
     """
 
     @property
@@ -75,8 +75,8 @@ class Tracker(Protocol):
     def present(self, points: Sequence[Point]) -> Set[Key]:
         """Return the keys of those `points` that the tool already has. If the tool cannot say this, return no keys.
 
-        This is called before points are written again, because an earlier `write` raised an error or its process was
-        killed. The tool may have received the points nevertheless.
+        This method is called before points are written again, because an earlier `write` raised an error, or its
+        process was killed. The tool may have received the points in spite of this.
         """
 
     def end(self, *, is_completed: bool) -> None:
@@ -84,8 +84,8 @@ class Tracker(Protocol):
 
 
 def points_of(row: RoundRow, headline: str, lps_rounds_per_global_round: int, time_ms: int) -> Iterator[Point]:
-    """Yield the points of a row of rounds.csv. Metrics and losses are of models after global rounds, not of models
-    between LPS rounds.
+    """Yield the points of a row of rounds.csv. Metrics and losses of models between the LPS rounds of a global round
+    are left out.
     """
     found: dict[str, float | None] = {**row.metrics, f"cohort_{headline}": row.cohort, "loss": row.loss}
     found = found if row.lps_round % lps_rounds_per_global_round == 0 else {}

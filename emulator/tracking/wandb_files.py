@@ -14,7 +14,7 @@ WHOLE, LAST = 1, 4  # kinds of parts that end a message
 
 
 def logged(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the logged rows in an offline file, as values by column, without the columns that wandb adds."""
+    """Yield each logged row of an offline file: values by column name, without the columns that wandb adds."""
     records = needed("wandb.proto.wandb_internal_pb2")
     for message in _messages(path.read_bytes()):
         record = records.Record.FromString(message)

@@ -16,7 +16,7 @@ class WandbTracker:
     """Log to one run of Weights & Biases. Its id is the run id of Fedstrata, so a run that continues is the same run.
 
     `WANDB_MODE` decides between online and offline. Without it, and without a key in `WANDB_API_KEY`, the tracker is
-    offline: it writes files into the folder `wandb` of the run, which `wandb sync` uploads.
+    offline: it writes files into the folder `wandb` in the run's folder, and `wandb sync` can upload these files.
     """
 
     name = "wandb"

@@ -64,8 +64,9 @@ class Examples:
 
         Inputs are read when they are needed. In training, the transforms of the data set may draw from the global
         generators of torch, NumPy and Python. For each item, these generators are seeded with seed, device, round,
-        epoch and example. Targets come from the attribute `targets` of the data set. Without this attribute, or if it
-        differs from the items, each item is read once for its target. A target must not change between readings.
+        epoch and example. Targets come from the attribute `targets` of the data set. If this attribute is missing, or
+        differs from the items' targets, each item is read once for its target. A target must not change between
+        readings.
         """
         targets = targets_of(source)
         rows = Rows(source, targets)

@@ -37,7 +37,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: str) -> Examples:
     """Return grey images and their labels from two IDX files. Raises DataError if the images do not have the shape in
-    `info`, or if there are not as many labels as images.
+    `info`, or if the numbers of images and labels differ.
     """
     values = read_idx(images, dimensions=3)
     if values.shape[1:] != info.input_shape[1:]:

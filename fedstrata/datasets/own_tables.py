@@ -3,7 +3,7 @@
 - `name.npz`, read by NumPy;
 - `name/` with `.npy` files, which NumPy maps into memory. Their rows are read when they are needed;
 - `name.csv` with a header, read by Python's own reader: one array per column;
-- `name.parquet`, and `name/` that Hugging Face's `save_to_disk` wrote, read by pyarrow;
+- `name.parquet`, and `name/` as written by Hugging Face's `save_to_disk`, read by pyarrow;
 - `name/` with a folder of images for each class, read by Pillow.
 """
 

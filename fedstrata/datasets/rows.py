@@ -67,7 +67,7 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Return 0: no values are in memory that could be checked. Each value is checked when it is read."""
+        """Return 0, because no values are in memory yet. Each value is checked when it is read."""
         return 0
 
     def __len__(self) -> int:

@@ -2,8 +2,8 @@
 numbers in ten classes.
 
 Source: Y. Netzer, T. Wang, A. Coates, A. Bissacco, B. Wu and A. Y. Ng, Reading Digits in Natural Images with
-Unsupervised Feature Learning, 2011, http://ufldl.stanford.edu/housenumbers. The files are in MATLAB's format. Each has
-two arrays: X, of shape (row, column, colour, image), and y, in which 10 means the digit 0.
+Unsupervised Feature Learning, 2011, http://ufldl.stanford.edu/housenumbers. The files are in MATLAB's format. Each file
+has two arrays: X, of shape (row, column, colour, image), and y, in which 10 means the digit 0.
 """
 
 from collections.abc import Sequence

@@ -10,8 +10,8 @@ from fedstrata.errors import DataError, ExperimentError
 
 
 def turned(examples: Examples, quarter_turns: int) -> Examples:
-    """Return the examples with rotated images. The last two axes are height and width. Raises DataError if images are
-    loaded at each use.
+    """Return the examples with rotated images. The last two axes are height and width. Raises DataError for images of a
+    map-style data set, which are read at each use.
     """
     if examples.is_drawn:
         raise DataError(

@@ -123,8 +123,8 @@ def in_plain_words(message: str) -> str:
 
 
 class Chosen(NamedTuple):
-    """Hold a key that can have several forms, such as `partition`. The key `tag`, such as `kind`, names the form, and
-    the file chose `form`.
+    """Hold a key that can have several forms, such as `partition`. `tag` is the key inside it that names the form, such
+    as `kind`, and `form` is the form in the file.
     """
 
     key: str

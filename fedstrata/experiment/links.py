@@ -272,7 +272,7 @@ class Links(Settings):
         return "links.overrides" if self.overrides else "links.shared" if self.shared else None
 
     def of_devices(self) -> dict[int, LinkTimes]:
-        """Return the links of the devices that `overrides` names, by index."""
+        """Return, by device index, the links of the devices that `overrides` names."""
         common = self.common()
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 

@@ -44,8 +44,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Hold constant rates and traces (rates that change over time). Each applies from its start until the next start;
-    the first start is 0. The last one applies without end.
+    """Hold constant rates and traces (rates that change over time). Each rate or trace applies from its start until the
+    next start; the first start is 0. The last one applies without end.
     """
 
     starts: tuple[int, ...]
@@ -65,8 +65,9 @@ class RateSchedule:
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
         """Return how much of a transfer `_end_on` can skip at once: whole periods of the trace that applies now.
 
-        The first number is the duration of the skipped periods in nanoseconds. The second number is the bits that the
-        link carries in them, multiplied by 10⁹; it is not larger than `worth`. Without a periodic trace, both are 0.
+        The first number is the duration of the skipped periods in nanoseconds. The second number is the number of bits
+        that the link carries in these periods, multiplied by 10⁹. It is at most `worth`. Without a periodic trace, both
+        are 0.
         """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
@@ -92,8 +93,8 @@ def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
 
 
 def rate_schedule(parts: Sequence[tuple[int, int | Trace | None]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
-    """Combine rates and traces into one rate. Each applies from its start until the next start; the first start is 0.
-    During each cut the rate is 0.
+    """Combine rates and traces into one rate. Each part applies from its start until the next start; the first start is
+    0. During each cut the rate is 0.
     """
     if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
         return parts[0][1]

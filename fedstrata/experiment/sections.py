@@ -73,8 +73,8 @@ def _takes_bool(annotation: Any) -> bool:
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """Check that a name is known, or names the user's own code as `module:function`. Return the name. Raises ValueError
-    for any other name. `what` is the word for the named thing in the error message, such as "model".
+    """Check that a name is known, or has the form `module:function` for code of the user. Return the name. Raises
+    ValueError for any other name. `what` is the word for the named thing in the error message, such as "model".
     """
     if value in known or PLUGIN.match(value):
         return value
@@ -288,7 +288,7 @@ class TaskSettings(Settings):
 
 
 class DeviceSettings(Settings):
-    """Choose on what devices compute."""
+    """Choose the processor that devices use."""
 
     processor: str = "cpu"
     """Processor on which devices train: `cpu`, `cuda` for a GPU of NVIDIA, or own code as `module:Class`."""

@@ -131,7 +131,7 @@ class FairLink:
     reading at its start plus its size. So the flow with the smallest target is the next of its group to end.
 
     The meter of a slow group is calculated from the time. The meters of all other groups rise by the same amounts, so
-    they are calculated from one number, `_even_bits`. So an event takes a few searches in ordered lists, not a pass
+    they are calculated from one number, `_even_bits`. An event then takes a few searches in ordered lists, not a pass
     over all groups.
 
     Example: a link carries 9 bits per second. Flow 0 has 18 bits, and its own link carries 4 bits per second. Flow 1
@@ -310,7 +310,7 @@ class ScheduledLink:
     def begin(
         self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate, received: int = 0
     ) -> list[tuple[int, int]]:
-        """Start a flow at the time `at_ns`. Return which flows have passed a mark until then, and when."""
+        """Start a flow at the time `at_ns`. For each mark passed until then, return the flow's number and the time."""
         passed = self.advance(at_ns)
         if not self._link.under_way:
             self._changes.clear()
@@ -426,7 +426,7 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
 
 @dataclass
 class SharedFlow:
-    """Hold a transfer on its way over a shared link, with the times at which it passed its marks (see
+    """Hold a transfer on its way over a shared link, with the times at which the transfer passed its marks (see
     `FairLink.begin`).
     """
 

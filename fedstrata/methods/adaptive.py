@@ -11,8 +11,8 @@ the same h_k^E, bit by bit, and send all layers. The mean of these models is the
 algorithm.
 
 Departures: by default the cosines compare updates, h_k^E − h⁰, because updates separate tasks better than weights do.
-The linkage is average linkage; the paper names none. Each device computes its own mix, so all devices of a cluster
-receive the same model.
+The linkage is average linkage; the paper names no linkage. Each device computes its own mix, so all devices of a
+cluster receive the same model.
 """
 
 from collections.abc import Mapping, Sequence

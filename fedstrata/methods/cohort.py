@@ -31,9 +31,7 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts:
-    """Hold the cohort of each round. This is for runs in which one LPS serves all devices from the first round to the
-    last.
-    """
+    """Hold the cohort of each round, for runs in which one LPS serves all devices from the first round to the last."""
 
     asked: tuple[frozenset[int], ...]  # devices that each LPS round asks
     most: tuple[int, ...]  # by LPS round: the most rounds up to this one in which one device took part

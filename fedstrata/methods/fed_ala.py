@@ -35,8 +35,8 @@ MIXING, MIXING_TO_MEASURE = 1, 2  # numbers of trainings: for the next training,
 
 
 class FedAla(FedAvg):
-    """Mix the received model with the device's own, element by element, before each training. Each device learns the
-    weights of the mix on its own examples, and uses the mix.
+    """Mix the received model with the device's own model, element by element, before each training. Each device learns
+    the weights of the mix on its own examples, and uses the mix.
     """
 
     class Options(MethodSettings):

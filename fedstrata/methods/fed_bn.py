@@ -16,7 +16,7 @@ class FedBn(Method):
     """Average all layers over all devices, except the normalisation layers, which stay on each device."""
 
     def refuses(self) -> Mapping[str, str]:
-        """Return the refused feature, a model without normalisation layers, with the reason."""
+        """Refuse a model without normalisation layers."""
         return {"no normalisation": "the method keeps normalisation layers on devices, and the model has none"}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:

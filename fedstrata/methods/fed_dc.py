@@ -63,8 +63,8 @@ class FedDc(Scaffold):
         }
 
     async def local(self, work: Work) -> Outcome:
-        """Train with corrected gradients. The outcome has the table c plus c_k⁺ − c_k, as SCAFFOLD has. The device
-        keeps its control variate and its drift.
+        """Train with corrected gradients. As in SCAFFOLD, the outcome has a table with c + c_k⁺ − c_k. The device keeps
+        its control variate and its drift.
         """
         nothing, servers = np.zeros_like(work.start), work.tables[CONTROL]
         own, drift = work.personal.get(CONTROL, nothing), work.personal.get(DRIFT, nothing)

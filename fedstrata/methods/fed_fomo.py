@@ -2,10 +2,10 @@
 
 Every device has its own model. The GPS sends each device the models of some other devices. The device measures all
 these models on some of its examples, on which it does not train. The gain of a model is the difference between the
-losses of the device's own model and this model. It is divided by the distance of the two models (Eq. 3 of the paper).
-The device starts from a mean of the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up the gains
-that each device reports over the rounds. It sends the device the models with the highest sums, and sometimes a random
-one.
+losses of the device's own model and this model. This difference is divided by the distance of the two models (Eq. 3 of
+the paper). The device starts from a mean of the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up
+the gains that each device reports over the rounds. It sends the device the models with the highest sums, and sometimes
+a random model.
 
 The paper leaves two points open. Here "the device's own model" in Eq. 3 and 4 is the model with which the device's last
 training started. The result of this training is one of the received models. So if the training did not lower the loss,
@@ -72,7 +72,7 @@ class FedFomo(Method):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Return the refused feature, several LPS rounds per global round, with the reason."""
+        """Refuse several LPS rounds per global round."""
         return {"training.lps_rounds_per_global_round": "the GPS must distribute the models anew in every round"}
 
     @property

@@ -167,7 +167,7 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
     each device's batches.
 
     The mean over b examples has 1/b of the variance of a single example. So b σ² estimates the variance of a single
-    example. It is limited to nine times the lower median over all devices with a positive value.
+    example. This estimate is limited to nine times the lower median over all devices with a positive value.
     """
     of_one = variances * batch_sizes
     if not of_one.any():

@@ -32,7 +32,7 @@ class WeightsFile:
     sha256: str
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], needed: Collection[str]) -> None:
-        """Check that the file has the SHA-256 that the experiment gives, and that its tensors are tensors of the
+        """Check that the file has the SHA-256 that the experiment gives, and that all tensors in the file belong to the
         module.
 
         `shapes` has the shapes of the module's tensors. The file must have the tensors in `needed`.

@@ -41,8 +41,8 @@ class PathologicalPartition(Partition):
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
         """Return examples for each device. Labels are divided in order, and the examples of a label in a random order.
 
-        With `balanced: false`, the number of examples that a device gets of a label is drawn. It is below the even
-        part, at least a tenth of the even part, and at least `minimum` divided by the number of labels.
+        With `balanced: false`, the number of examples of a label that a device gets is drawn. This number is below the
+        even part, at least a tenth of the even part, and at least `minimum` divided by the number of labels.
         """
         return few_labels(
             kinds_of(dataset, None), self.labels_per_device, seed, lambda sizes: self._counts(sizes, seed),

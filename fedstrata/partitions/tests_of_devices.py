@@ -71,7 +71,7 @@ class ValidationExamples(OwnTests):
 
 
 class PublicTests(OwnTests):
-    """Let each device measure on those public examples that have a label from its training data."""
+    """Let each device measure on the public examples with labels from its training data."""
 
     are_of_data_set = False
 

@@ -1,5 +1,5 @@
-"""The report on privacy, for the record and `fedstrata check`: ε, δ, the values that they cover, and the values that
-they do not cover.
+"""The report on privacy, for the record and `fedstrata check`: ε, δ, the values that are protected, and the values that
+are not.
 """
 
 from fedstrata.experiment import Experiment
@@ -52,7 +52,7 @@ def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
 
 
 def privacy_lines(experiment: Experiment) -> list[str]:
-    """Return lines of text that say which values are private, in which sense, and which are not private."""
+    """Return lines of text about the private values, the sense in which they are private, and all other values."""
     privacy, budget, said = experiment.privacy, budget_of(experiment), []
     if privacy is None:
         return []

@@ -54,7 +54,7 @@ class LinkMeter(Collector):
 
     def end(self) -> None:
         """Count no further bytes, because the run is over. For example, a pod that is replaced later enrols again, but
-        this is no part of the run.
+        these bytes are no part of the run.
         """
         self._is_counting = False
 
@@ -73,7 +73,7 @@ class LinkMeter(Collector):
         return {key: count for key, [count] in counts if count}
 
     def total(self, link: str, direction: str, end: str) -> int:
-        """Return the bytes of all kinds together, on one link, in one direction, counted at one end."""
+        """Return the number of bytes of all kinds on one link, in one direction, counted at one end."""
         return sum(
             count
             for key, [count] in self._bytes.items()

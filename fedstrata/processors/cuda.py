@@ -1,5 +1,5 @@
-"""A GPU of NVIDIA. Its bits depend on the GPU's kind and on the versions of CUDA's libraries, and not on the other
-work of the GPU.
+"""A GPU of NVIDIA. The bits of a result depend on the GPU's kind and on the versions of CUDA's libraries, and not on
+the other work of the GPU.
 """
 
 import os
@@ -58,7 +58,7 @@ class Cuda(Processor):
             )
 
     def memory(self) -> int:
-        """Return the bytes of the GPU's memory."""
+        """Return the size of the GPU's memory, in bytes."""
         import torch
 
         total: int = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

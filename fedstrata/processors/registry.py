@@ -54,8 +54,9 @@ def _lacking(experiment: Experiment, processor: Processor) -> str:
 
 
 def memory_here(experiment: Experiment) -> int | None:
-    """Return the bytes of the memory of this machine's processor for the experiment. If the processor is missing, or
-    has no memory of its own, return None. Raises PluginError if the user's own processor returns no number of bytes.
+    """Return the size, in bytes, of the memory of this machine's processor for the experiment. If the processor is
+    missing, or has no memory of its own, return None. Raises PluginError if the user's own processor returns no number
+    of bytes.
     """
     processor = processor_of(experiment)
     found: Any = None if processor.missing() else processor.memory()

@@ -68,7 +68,7 @@ class _Factor:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFactors:
-    """Hold the factors of a run, and write the record's table and key about them."""
+    """Hold the factors of a run, and write the record's table and key about these factors."""
 
     experiment: Experiment
     rows: Iterable[pb.LpsRound]  # must allow several iterations

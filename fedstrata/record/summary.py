@@ -316,8 +316,8 @@ class Summary:
 
     @property
     def by_lps(self) -> dict[str, tuple[str, ...]]:
-        """The devices of each LPS. They are the devices of its cluster or, if clusters span LPSs, the devices that it
-        serves.
+        """The devices of each LPS. They are the devices of the LPS's cluster or, if clusters span LPSs, the devices
+        that the LPS serves.
         """
         return self.clusters if self.homes is None else self.homes
 

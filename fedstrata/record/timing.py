@@ -20,7 +20,7 @@ UNKNOWN: Mapping[str, Any] = {"virtual": None, "real": None}  # keys of the summ
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Hold what is known of a run's times, and write the record's tables and keys about them."""
+    """Hold the known times of a run, and write the record's tables and keys about these times."""
 
     experiment: Experiment
     rows: Iterable[pb.LpsRound]  # must allow several iterations

@@ -3,8 +3,11 @@
 Neither fails because the machine is slow. And torch computes on one thread.
 """
 
+import gc
 import sys
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
@@ -17,6 +20,17 @@ settings.register_profile(
 settings.load_profile("fixed")
 # Hypothesis also draws constants of the modules that are imported by then, which differ with the tests that ran before.
 providers._get_local_constants = lambda: providers._local_constants
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while modules are imported, nor look for it among them later: both take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,7 @@ MACHINE = ("platform", "processor")  # keys of `software` that are not versions
 PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # the user and the password of a URL
 
 
+@cache
 def installed(name: str) -> str:
     """Return the version of a package. If the package is missing, return `(not installed)`."""
     try:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
+from fedstrata.process.process import run_loop
 from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
@@ -268,7 +269,7 @@ async def whole_run(
 
 def run_in_process(experiment: Experiment, folder: Path, **kinds: Any) -> RunRecord:
     """`whole_run` in an event loop of its own, for fixtures that several tests share."""
-    return asyncio.run(partial(whole_run, **kinds)(experiment, folder))
+    return run_loop(whole_run(experiment, folder, **kinds))
 
 
 def outcome(folder: Path) -> dict[str, Any]:

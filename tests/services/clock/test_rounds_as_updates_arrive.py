@@ -90,6 +90,7 @@ deadlines: {lps: {deadline_s: 2, quorum_ratio: 0.2}}
 )
 
 
+@pytest.mark.runs
 def test_a_device_that_vanishes_holds_up_no_round(tmp_path: Path) -> None:
     text = VANISHING[: VANISHING.index("links:")] + VANISHING[VANISHING.index("training:") :]
     with Processes(tmp_path / "run", text) as processes:
@@ -129,6 +130,7 @@ def check_repeated(record: Path, out: Path, *words: str, processes: int) -> None
         assert summary_of(out)[key] == summary_of(record)[key]
 
 
+@pytest.mark.runs
 def test_a_run_repeats_the_rounds_of_a_record(tmp_path: Path) -> None:
     file, out = tmp_path / "first.yaml", tmp_path / "first"
     file.write_text(FILE)

@@ -10,6 +10,7 @@ from fedstrata.datasets import load_dataset
 from fedstrata.experiment_file import parse_experiment
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("data", "devices", "changes", "model"),
     [

@@ -198,6 +198,7 @@ def test_a_device_whose_updates_go_too_far_is_named_and_leaves_no_trace(tmp_path
     assert outcome(record.folder) == outcome(without.folder)
 
 
+@pytest.mark.runs
 def test_a_run_whose_devices_all_diverge_ends_with_exit_code_4_and_a_reason(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     words = ("run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--device-processes", "1", "--quiet")

@@ -71,8 +71,17 @@ class Case:
         return sorted(drawn[: self.asked])
 
 
-CASES = [Case(0, 1, 3), Case(0, 2, 3), Case(2, 1, 2), Case(2, 2, 2), Case(1, 2, 3), Case(0, 1, None), Case(2, 1, None)]
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+CASES = [Case(0, 2, 3), Case(2, 1, 2), Case(2, 1, None)]
+MORE = [Case(0, 1, 3), Case(2, 2, 2), Case(1, 2, 3), Case(0, 1, None)]
+
+
+def cases(chosen: Callable[[Case], bool]) -> pytest.MarkDecorator:
+    """Some of the cases: `make test` has the first of all, `make test-runs` more."""
+    more = (pytest.param(case, marks=pytest.mark.runs, id=str(case)) for case in MORE if chosen(case))
+    return pytest.mark.parametrize("case", [*filter(chosen, CASES), *more], ids=str)
+
+
+each_case = cases(lambda case: True)
 
 
 @cache
@@ -247,7 +256,7 @@ def test_fedadam_is_fedavg_with_the_gps_optimiser_adam(tmp_path: Path) -> None:
     assert all(np.array_equal(found[name], other[name]) for name in found)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.lps == 0 or case.lps_rounds == 1], ids=str)
+@cases(lambda case: case.lps == 0 or case.lps_rounds == 1)
 def test_feddyns_server_state_moves_by_the_share_that_takes_part(case: Case, tmp_path: Path) -> None:
     """Algorithm 1 of the paper, with h at the server."""
     alpha, everybody = 0.5, [*range(DEVICES)]
@@ -268,7 +277,7 @@ def test_feddyns_server_state_moves_by_the_share_that_takes_part(case: Case, tmp
     assert_is(final(case, f"{{name: feddyn, alpha: {alpha}}}", tmp_path / "run"), x)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.lps == 0 or case.lps_rounds == 1], ids=str)
+@cases(lambda case: case.lps == 0 or case.lps_rounds == 1)
 def test_feddcs_server_adds_the_mean_drift_of_all_devices(case: Case, tmp_path: Path) -> None:
     """The loop keeps the drift of each device, and takes the mean over all of them."""
     alpha, everybody = 0.5, [*range(DEVICES)]

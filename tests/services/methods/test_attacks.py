@@ -42,6 +42,7 @@ def models(experiment: Experiment, folder: Path) -> dict[str, str]:
     return summary.model_sha256
 
 
+@pytest.mark.runs
 def test_ten_times_the_opposite_breaks_the_mean_and_not_the_median(tmp_path: Path) -> None:
     median = finished(tmp_path / "median")
     mean = finished(tmp_path / "mean", "--set", "aggregation.lps=mean")
@@ -55,6 +56,7 @@ def test_ten_times_the_opposite_breaks_the_mean_and_not_the_median(tmp_path: Pat
     assert mean["accuracy"]["mean"] < 0.2
 
 
+@pytest.mark.runs
 def test_processes_and_kills_change_no_bit_of_an_attack(tmp_path: Path) -> None:
     attacks = f"attacks=[{', '.join(ALL)}]"
     less = ("--set", "training.global_rounds=2", "--set", attacks)
@@ -65,12 +67,18 @@ def test_processes_and_kills_change_no_bit_of_an_attack(tmp_path: Path) -> None:
     assert one["accuracy"] == killed["accuracy"]
 
 
+@pytest.fixture(scope="module")
+def honest(folder: Path) -> dict[str, str]:
+    """The models of a run without an attack."""
+    return models(small(*FLAT, "training.global_rounds=2"), folder / "honest")
+
+
 @pytest.mark.parametrize("attack", [*ALL, "{name: alie, z: 2, devices: [0]}", "{name: inner_product, lps: [0]}"])
-def test_each_attack_changes_the_models_and_a_run_repeats_it(attack: str, tmp_path: Path) -> None:
-    rounds = (*FLAT, "training.global_rounds=2")
-    attacked = small(*rounds, f"attacks=[{attack}]")
-    runs = {"one": attacked, "again": attacked, "honest": small(*rounds)}
-    one, again, honest = (models(experiment, tmp_path / name) for name, experiment in runs.items())
+def test_each_attack_changes_the_models_and_a_run_repeats_it(
+    attack: str, honest: dict[str, str], tmp_path: Path
+) -> None:
+    attacked = small(*FLAT, "training.global_rounds=2", f"attacks=[{attack}]")
+    one, again = (models(attacked, tmp_path / name) for name in ("one", "again"))
     assert one == again != honest
 
 

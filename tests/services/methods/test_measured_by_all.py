@@ -29,6 +29,7 @@ CASES = {
     "devices choose their cluster": ("method={name: ifca, clusters: 2}", "training.participation=3"),
     "masks": ("method=fedavg", "training.participation=3", "secure_aggregation={min_devices: 3}"),
 }
+QUICK = ("one cluster", "two LPSs, two LPS rounds, virtual clock")
 
 
 def run(folder: Path, name: str, *overrides: str) -> RunRecord:
@@ -50,7 +51,9 @@ def correct(weights: Mapping[str, NDArray[np.float32]], device: int) -> tuple[in
     return int((outputs.argmax(axis=1) == data.labels).sum()), len(data)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(name, marks=pytest.mark.runs) for name in CASES if name not in QUICK)]
+)
 def test_a_round_has_the_measurement_of_a_run_that_ends_with_this_round(case: str, tmp_path: Path) -> None:
     """A run that ends with global round g measures its final model, on all devices. It is the model after round g."""
     overrides = CASES[case]

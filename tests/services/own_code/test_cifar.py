@@ -62,6 +62,7 @@ def write_phi(folder: Path) -> None:
     )
 
 
+@pytest.mark.runs
 def test_cifar_devices_are_grouped_by_the_features_of_a_resnet18(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ FULL = (
 )
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("processor", "code", "said"),
     [
@@ -102,6 +103,7 @@ def test_a_processor_without_memory_left_ends_the_run_in_one_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.runs
 def test_the_runs_of_a_sweep_share_a_processor_too(tmp_path: Path) -> None:
     """Two runs at once, with two device processes each: a quarter for each process."""
     shutil.copy(apart.__file__, tmp_path / "apart.py")

@@ -104,7 +104,7 @@ class Members:
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
-        """Return the LPS's weight in a global round: the sum of examples over its `lps_rounds` LPS rounds.
+        """Return the LPS's weight in a global round: the numbers of examples in its `lps_rounds` LPS rounds, added up.
 
         Each row of the report has the examples of one LPS round. A row is missing if the LPS that ran this LPS round is
         absent, or has lost its files. Then the examples of all devices that are asked for an update in this LPS round

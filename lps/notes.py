@@ -122,9 +122,8 @@ class Notes:
         return noted
 
     def drop_received(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete from the report the notes that the GPS has received with an update. `rest` has the rows that the
-        update did not contain, which stay in the report. Exclusions that were noted after the update was made stay,
-        too.
+        """Delete from the report all notes that the GPS has received with an update. `rest` has the rows that were not
+        in the update. These rows stay in the report. Exclusions that were noted after the update was made stay, too.
         """
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)
@@ -195,8 +194,8 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """Return the rows of LPS rounds before `before_round`, and the other rows. Devices have already measured the models
-    of the rounds before `before_round`, so these rows are complete.
+    """Return the rows of LPS rounds before `before_round`, and the other rows. The first rows are complete, because
+    devices have already measured the models of these rounds.
     """
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]

@@ -28,9 +28,8 @@ class RoundQuestion:
         self._late = LateAnswers(parts.folder)
 
     def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
-        """Return the stage of an LPS round in which devices answer the method's question. Only the first LPS round of a
-        global round has this stage. In all other LPS rounds, or if the method has no question for training, return
-        None.
+        """Return the stage of an LPS round in which devices answer the method's question. In LPS rounds that are not
+        the first of a global round, or if the method has no question for training, return None.
         """
         if self._question is None or lps_round % self._parts.rounds:
             return None

@@ -37,8 +37,8 @@ class _Telling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
 
 
 def telling(state: Path) -> list[Any]:
-    """Return a list with the interceptor by which the GPS sends the execution id. The folder `state` keeps the id. If
-    this process sends no spans, the list is empty.
+    """Return a list with the interceptor by which the GPS sends the execution id. A file in the folder `state` keeps
+    the id. If this process sends no spans, the list is empty.
     """
     if (spans := process_spans()) is None:
         return []

@@ -82,7 +82,9 @@ class RefusalLines:
         self._written: dict[tuple[str, str], tuple[float, int]] = {}  # start of a minute, and the lines since then
 
     def has_room(self, method: str, status: str) -> bool:
-        """Return whether the log may get one more line. When a minute's lines are used up, log this once."""
+        """Return whether the log may get one more line about this method and status. If the lines of this minute are
+        used up, log this once.
+        """
         now = self._clock()
         began, lines = self._written.get((method, status), (now, 0))
         if now - began >= MINUTE_S:

@@ -86,8 +86,8 @@ async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
 
 
 async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
-    """Send parts to a child without keeping them. A handler that yields parts would keep the last part until the next
-    part is made.
+    """Send parts to a child without keeping them. A gRPC handler that yields parts would keep each part in memory until
+    the next part is made.
     """
     async for part in parts:
         await context.write(part)

@@ -33,7 +33,7 @@ class Spool:
         self.close = weakref.finalize(self, self._file.close)  # deletes the file, also if the round is given up
 
     def write(self, child_id: str, start: int, values: Flat) -> None:
-        """Write values into a child's row, from `start` on. Raises StateError if the disk refuses."""
+        """Write values into a child's row, from `start` on. Raises StateError if the disk refuses to write."""
         row = self._rows.setdefault(child_id, len(self._rows))
         with self._usable():
             self._file.seek((row * self.size + start) * FLOAT.itemsize)

@@ -1,9 +1,11 @@
-"""Factors by which the updates of a round weigh more or less than their stated numbers of examples."""
+"""Factors that raise or lower the weights of a round's updates, which otherwise are their stated numbers of
+examples.
+"""
 
 
 class Weighing:
     """Define factors of the weights of updates. This base class is for rounds in which all updates come from the
-    round's own model: each weight is as stated.
+    round's own model, so it changes no weight.
     """
 
     def factor(self, child_id: str) -> int:

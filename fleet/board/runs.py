@@ -94,7 +94,7 @@ def _entries(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 class HostedRun:
-    """Run the device process for one offer of a run. After its end, the process is not started again for the same
+    """Run the device process for one offer of a run. When the run is over, the process is not started again for this
     offer, not even after a restart of the board's agent.
     """
 

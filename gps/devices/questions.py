@@ -152,8 +152,9 @@ class Questions:
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
-        """Allow late devices to join. For late devices that have answered all questions, choose a cluster at once.
-        `sponsors` has the indexes of some devices of each cluster. Late devices receive the answers of these devices.
+        """Allow late devices to join. `sponsors` has, for each cluster, the indexes of some devices. Late devices
+        receive the answers of these devices. For late devices that have answered all questions, choose a cluster at
+        once.
         """
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):

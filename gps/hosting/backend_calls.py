@@ -6,8 +6,8 @@ from gps.kubernetes.backend import Backend, Standing
 
 
 class BackendCalls:
-    """Make the calls of a run to its backend. This class knows the LPSs of each pod, and which exclusions and
-    states are new.
+    """Make the calls of a run to its backend. This class finds the LPSs of each pod, and does not report an exclusion
+    or a state twice.
     """
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:

@@ -98,7 +98,8 @@ class Reports:
     # --- what is said ---------------------------------------------------------------------------
 
     def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Keep the report that comes with an LPS's aggregate or model. If the LPS gets no reply, it repeats the report.
+        """Keep the report that an LPS sends with its aggregate or model. If the LPS gets no reply, it sends the report
+        again.
 
         Raises:
             UnknownChildError, PayloadError: a name is unknown, or a number is impossible. Nothing is kept.

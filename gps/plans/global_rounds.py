@@ -158,8 +158,8 @@ class GlobalRounds:
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
         """Yield the reply to an LPS's request for the vector of the open global round.
 
-        Without deadlines, an LPS with a damaged file may repeat the two global rounds before the open one. Between
-        these two rounds, the LPS gets the vector with which the second of them began.
+        Without deadlines, an LPS with a damaged file may repeat the two global rounds before the open global round.
+        After the first of these two, the LPS gets the vector with which the second began.
         """
         closed = await asyncio.to_thread(self._repeated_by, request)
         if closed is None:

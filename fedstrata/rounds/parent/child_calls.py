@@ -132,7 +132,8 @@ class ChildCalls:
                 self._changes.tell()
 
     async def hear(self, message: Message) -> None:
-        """Take a child's answer or announcement. If the round does not need the message, ignore it.
+        """Take a child's answer to a question, or its announcement of an update. Ignore a message that the round does
+        not need.
 
         Raises:
             PayloadError: no honest child sends this message. The child is refused.

@@ -30,7 +30,7 @@ class ChildState(Enum):
 
 @dataclass
 class Upload(Supersedable):
-    """Hold one call (gRPC stream) with which a child sends its update. A newer call of the child replaces it."""
+    """Hold one call (gRPC stream) by which a child sends its update. A newer call of the child replaces this call."""
 
     child_id: str
     codec: PayloadCodec
@@ -38,7 +38,7 @@ class Upload(Supersedable):
     offset: int
 
     def is_continued_by(self, other: "Upload") -> bool:
-        """Return whether the bytes of this upload and of the other upload can belong to the same update."""
+        """Return whether this upload and the other upload can be parts of the same update."""
         return (self.weights, self.codec.scales) == (other.weights, other.codec.scales)
 
 
@@ -169,8 +169,8 @@ class Children:
         return child.state if child else None
 
     def release(self, child_id: str) -> None:
-        """Take an awaited child out of the round, because its update belongs to a later round. From now on the quorum
-        is a share of the other children.
+        """Take an awaited child out of the round, because its update belongs to a later round. The quorum is then a
+        share of the remaining children.
         """
         del self._children[child_id]
         self._later.add(child_id)
@@ -179,7 +179,7 @@ class Children:
         self._tell()
 
     def take_back(self, child_id: str) -> None:
-        """Wait for a child again that was released from the round."""
+        """Wait again for a child that `release` has taken out of the round."""
         self._later.remove(child_id)
         self._children[child_id] = Child()
         self._awaited, self._left = self._awaited + 1, self._left + 1
@@ -307,7 +307,7 @@ class Refusals:
 
 
 def mean_loss(losses: Collection[tuple[float, int]]) -> float:
-    """Return the mean of losses, each weighted by its number of examples. Without losses, return 0.
+    """Return the mean of losses. Each loss is weighted by its number of examples. Without losses, return 0.
 
     The result is never outside the range of the losses, even with rounding.
     """

@@ -106,7 +106,7 @@ class Stage:
         """
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
-        """Note that the round now collects updates. `clusters` maps each child to its cluster from now on."""
+        """Note that the round now collects updates. From now on, each child belongs to its cluster in `clusters`."""
 
 
 @dataclass

@@ -54,7 +54,7 @@ class RoundServer(ChildCalls):
             del part  # releases the memory of this chunk while the next one is awaited
 
     def finish(self, reason: str = "") -> None:
-        """Reply to every child from now on that the run is over. If the run failed, the reply has the reason."""
+        """Tell every child, from now on, that the run is over. If the run failed, also tell the reason."""
         self._finished = reason
         self._changes.tell()
 
@@ -97,7 +97,7 @@ class RoundServer(ChildCalls):
         return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Gathering) -> None:
-        """Collect updates in `sums` from now on. `clusters` maps each child to its cluster from now on."""
+        """Collect updates in `sums` from now on. Each child then belongs to its cluster in `clusters`."""
         opened = self.opened()
         opened.intake.sums = sums
         for stage in opened.stages:

@@ -75,7 +75,7 @@ class Asking(Stage):
         return {child_id: self.answers[child_id] for child_id in intake.missing}
 
     def exchanged(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
-        """Return, by child, how many bytes the child and the parent have exchanged, up to the child's answer."""
+        """Return, by child, the bytes of the model that the child received, and of the child's answer."""
         opened = self._around.opened
         return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
 

@@ -24,7 +24,7 @@ def unpack(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
         members: the files to extract. Keys are the names of the new files, and values their names in the archive.
 
     Raises:
-        DataError: the archive is damaged, or has no such file.
+        DataError: the archive is damaged, or lacks one of the members.
     """
     opened = _zipped if archive.suffix == ".zip" else _tarred
     for name, member in members.items():

@@ -247,7 +247,7 @@ class ModelSettings(Settings):
 
 
 class ArchitectureSettings(Settings):
-    """Give some devices another model than `model`, from a global round on."""
+    """Give some devices another model than `model`, from a given global round on."""
 
     devices: DeviceList
     """Indexes of the devices, with ranges: `[0, 2, "5-9"]`."""

@@ -55,7 +55,7 @@ class FedAla(FedAvg):
     discarded = frozenset({MIXING_TO_MEASURE})
 
     async def local(self, work: Work) -> Outcome:
-        """Learn the mix, and train it."""
+        """Learn the mix, and train the mixed model."""
         start, mix = await self._mixed(work, MIXING)
         trained = await work.train(start)
         received = None if trained.measured is None else await work.measure(work.start)

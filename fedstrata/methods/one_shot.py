@@ -137,7 +137,7 @@ class OneShot(Method):
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError if there is no eigenvector, or if the norm of an eigenvector is not 1. Also raise it for a
-        row of relevances that lacks a relayed device or has a number outside [0, 1].
+        row of relevances that lacks a device with relayed eigenvectors, or has a number outside [0, 1].
         """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])

@@ -61,8 +61,8 @@ class Scaffold(FedAvg):
         }
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return two channels: the whole model and the control variate, both averaged over all devices. Absent devices
-        count with change 0 in the variate's mean.
+        """Return two channels: the whole model and the control variate, both averaged over all devices. An absent
+        device adds the change 0 to the variate's mean.
         """
         control = Layout.of({CONTROL: (model.layout.size,)})
         variate = Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE, counts_absent=True)

@@ -36,8 +36,8 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return how many connections a server may have at once. The server needs its other file descriptors for other
-    purposes, such as state, logs and its own calls.
+    """Return how many connections a server may have at once. The server needs the remaining file descriptors for state,
+    logs and its own calls.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

@@ -97,7 +97,7 @@ def _shared_part(cosines: Matrix) -> float:
 
 
 def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
-    """Raise PayloadError unless there is at least one row, and all rows are finite and of length one. Shape (k, d)."""
+    """Raise PayloadError unless the vectors (k, d) have at least one row, and all rows are finite and of length one."""
     if not len(vectors):
         raise PayloadError("the answer has no eigenvector; at least one is needed")
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)

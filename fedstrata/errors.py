@@ -116,7 +116,7 @@ class OutdatedError(FedstrataError):
 
 
 class RosterError(FedstrataError):
-    """The device does not mask its update for this list of devices (a roster). It waits for another."""
+    """The device does not mask its update for this list of devices (a roster), and waits for another list."""
 
     status = "UNAUTHENTICATED"
 
@@ -155,7 +155,7 @@ class NotServedError(FedstrataError):
 
 
 class NotMemberError(NotServedError):
-    """The caller, by its certificate, does not belong to the cluster. The GPS knows the caller's assignment."""
+    """The caller's certificate names no member of this cluster. The GPS knows the caller's assignment."""
 
     status = "PERMISSION_DENIED"
 

@@ -190,8 +190,8 @@ def _unshared(value: Any) -> Any:
 
 
 def override_of(key: str, value: Any) -> str:
-    """Return the text `key=value` of an override. The value is YAML. NumPy's values become numbers and lists, and
-    other objects texts.
+    """Return the text `key=value` of an override. The value is YAML. NumPy's values become numbers and lists. Other
+    objects become texts.
     """
     plain = json.loads(json.dumps(value, default=lambda other: getattr(other, "tolist", other.__str__)()))
     written = yaml.safe_dump([plain], default_flow_style=True, width=math.inf)

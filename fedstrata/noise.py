@@ -39,14 +39,14 @@ class Noise(Protocol):
         are the values without noise, as bytes, or a digest of these values.
 
         Raises:
-            RunStoppedError: other values were released in this round, and ε covers only one release.
+            RunStoppedError: other values were already released in this round, and ε covers only one release per round.
             StateError: the disk refuses to write, or the kept file is damaged.
         """
 
 
 class ResearchNoise:
-    """Compute keys of noise from the experiment file alone. So everybody can compute the same keys and noise, and
-    repeat the run.
+    """Compute keys of noise from the experiment file alone. So everybody can repeat the run, but can also compute the
+    noise.
     """
 
     def __init__(self, seed: int, owner: str) -> None:

@@ -24,7 +24,8 @@ def own_files(name: str) -> dict[str, Path]:
     package has no such files.
 
     Raises:
-        PluginError: a module of Python, of Fedstrata, of a package or of another folder has an own file's name.
+        PluginError: a module of Python, of Fedstrata, of a package or of another folder has the same name as one of
+            these files.
     """
     top = name.partition(".")[0]
     here, whole = (_file_in(Path.cwd(), module) for module in (top, name))
@@ -72,8 +73,8 @@ class _Imports:
 
 
 def parsed(file: Path) -> ast.Module:
-    """Return the syntax tree of a module's file. It is empty if the file is no module, because the import has a better
-    message.
+    """Return the syntax tree of a module's file. If the file is no valid module, the tree is empty. The error of a
+    later import then has a better message.
     """
     try:
         return ast.parse(file.read_bytes())

@@ -65,8 +65,8 @@ def look_also_in(folders: Iterable[Path]) -> None:
 
 
 def forget_changed() -> None:
-    """Import own code again when it is next used, if a file or the current folder has changed since this process
-    imported the code. A notebook needs this, because the processes of a run always import the present files.
+    """If a file of the user's own code, or the current folder, has changed since this process imported the code, import
+    it again at its next use. A notebook needs this, because the processes of a run always import the present files.
     """
     elsewhere = [folder for folder in _folders if folder != str(Path.cwd())]
     has_changed = any(not path.is_file() or path.read_bytes() != text for path, text in _imported.items())
@@ -86,8 +86,8 @@ def _forget(paths: Iterable[Path]) -> None:
 
 
 def check_may_start(call: str) -> None:
-    """Raise PluginError if own code makes this call, which starts a run, while Fedstrata imports the code, or inside a
-    process of a run. Otherwise each process of a run would start a run, and each of these again.
+    """Raise PluginError if `call`, which starts a run, is made by the user's own code while Fedstrata imports this
+    code, or inside a process of a run. Otherwise each process of a run would start another run, without end.
     """
     module, tier = getattr(_imports, "name", ""), os.environ.get(PART_OF_RUN)
     if module or tier:
@@ -132,8 +132,8 @@ def _current_folder() -> str:
 
 
 def describe(error: BaseException, own: Any = None) -> str:
-    """Return one line about an error that the user's own code raised. With `own`, the function, class or object that
-    failed, also name the last executed line of its file.
+    """Return one line about an error that the user's own code raised. `own` is the function, class or object that
+    failed. If it is given, also name the last executed line of its file.
     """
     module = getattr(own, "__module__", None) or ""
     file = None if module.startswith(LIBRARIES) else getattr(sys.modules.get(module), "__file__", None)
@@ -160,8 +160,8 @@ def or_failed(said: str, own: Any = None) -> Iterator[None]:
 
 
 def guarded(what: str, own: type[Kind], base: type[Kind]) -> type[Kind]:
-    """Return a subclass of the user's class `own`. If a function or property that overrides one of `base` fails, it
-    raises the error of `or_failed`.
+    """Return a subclass of the user's class `own`. If a method or property of `own` that overrides one of `base` fails,
+    the subclass raises the error of `or_failed`.
     """
     return type(own.__name__, (own,), {"__module__": own.__module__, **dict(_guards(what, own, base))})
 

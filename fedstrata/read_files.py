@@ -36,8 +36,8 @@ READERS = frozenset(
 
 
 def read_files(module: Path) -> dict[str, Path]:
-    """Return the files that the calls of a module's file name: files that exist in the current folder or, otherwise, in
-    the module's folder. The keys are the names in the text.
+    """Return the files that a module's calls read by name, if they exist in the current folder or, otherwise, in the
+    module's folder. The keys are the names in the module's text.
     """
     tree = parsed(module)
     constants = {

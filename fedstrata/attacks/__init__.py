@@ -1,5 +1,5 @@
-"""Attacks, with which an experiment shows what a run withstands. `base` defines the interface, and `registry` maps
-names to attacks.
+"""Attacks: an experiment with attacks shows which of them a run withstands. `base` defines the interface, and
+`registry` maps names to attacks.
 """
 
 from fedstrata.attacks.base import Attack, Known

@@ -29,8 +29,8 @@ class ALittleIsEnough(Attack):
 
 
 def largest_z(liars: int, children: int) -> float:
-    """Return the z of the lie. With this z, some honest updates are farther from the mean than the lie. Together with
-    the liars, these updates are a majority. If there is no such z above 0, return 0.
+    """Return the largest z that hides the lie: the liars and the honest updates that are farther from the mean than the
+    lie are together a majority. If no z above 0 hides the lie, return 0.
     """
     honest, supporters = children - liars, max(1, children // 2 + 1 - liars)
     share = (honest - supporters) / honest if honest else 0.0

@@ -54,7 +54,7 @@ class Attack:
         return type(self).probe is not Attack.probe
 
     def refuses(self) -> Mapping[str, str]:
-        """Return the features, such as keys of the experiment file, that the attack refuses, each with the reason.
+        """Return the features (such as keys of the experiment file) that the attack refuses, each with the reason.
 
         `FEATURES` in `fedstrata.checks.combinations` has the names of all features.
         """
@@ -77,7 +77,7 @@ class Attack:
 
     def probe(self, examples: Examples) -> Examples:
         """Return examples to measure the attack's success, made from held-out examples. The attack succeeds with an
-        example if the model gives the example's label.
+        example if the model predicts the example's label.
         """
         raise NotImplementedError
 

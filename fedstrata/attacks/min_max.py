@@ -1,4 +1,4 @@
-"""The attack Min-Max: updates at the largest distance that honest updates have from each other.
+"""The attack Min-Max: updates as far from honest updates as the most distant honest updates are from each other.
 
 Virat Shejwalkar and Amir Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
 Federated Learning", NDSS 2021, equation 5 with the perturbation "inverse standard deviation".
@@ -14,9 +14,9 @@ from fedstrata.tensors import Flat
 
 
 class MinMax(Attack):
-    """Send the mean of the known updates minus γ standard deviations. The number γ is the largest with which the lie is
-    no farther from each known update than two known updates are from each other. The paper searches for γ, and here it
-    is computed.
+    """Send the mean of the known updates minus γ standard deviations. With the largest possible γ, no known update is
+    farther from the lie than the two most distant known updates are from each other. The paper searches for γ, and here
+    it is computed.
     """
 
     def collude(self, known: Known, liars: int, children: int) -> Iterable[Flat]:

@@ -57,7 +57,7 @@ class Entry:
 
     def examples(self, examples: Examples, num_classes: int, device_index: int) -> Examples:
         """Return the examples on which a device trains. Raises PluginError if the user's own attack fails, returns
-        impossible labels, or changes the number of examples, which is the device's weight.
+        impossible labels, or changes the number of examples (the device's weight).
         """
         changed: Any = self.attack.examples(examples, num_classes, self._draws(device_index))
         if not isinstance(changed, Examples) or len(changed) != len(examples):
@@ -70,7 +70,9 @@ class Entry:
         return changed
 
     def num_examples(self, examples: int) -> int:
-        """Return the number of training examples that a device states, which the GPS accepts."""
+        """Return the number of training examples that a device states. The number is within the limits that the GPS
+        accepts.
+        """
         with or_failed(f"{self} failed in num_examples:", self.attack):
             stated = int(self.attack.num_examples(examples))
         return min(max(1, stated), self.experiment.most_examples)

@@ -1,4 +1,4 @@
-"""One table of the features of an experiment that do not go together, with the reasons.
+"""Hold one table of pairs of features that an experiment cannot combine, with the reasons.
 
 `check_combinations` refuses an experiment with such a pair. `make reference` writes docs/reference/combinations.md from
 the table. A method adds its own rows with `Method.refuses`.
@@ -20,8 +20,8 @@ class Feature:
     """Define a feature that an experiment has or lacks.
 
     The function `said` returns the key and the value with which the experiment file asks for the feature. If the
-    experiment lacks the feature, `said` returns "". The text `without` says how to avoid the feature. If `is_missing`
-    is set, the feature is the absence of a key.
+    experiment lacks the feature, `said` returns "". The text `without` says how to avoid the feature. With
+    `is_missing`, an experiment has the feature if a key is absent.
     """
 
     said: Callable[[Experiment, Method], str]
@@ -37,7 +37,7 @@ class Refusal:
     why: str
 
     def said(self, experiment: Experiment, method: Method) -> str:
-        """Return a message with the fault, the values and advice. If the experiment does not have both features, return
+        """If the experiment has both features, return a message with the fault, the values and advice. Otherwise return
         "".
         """
         one, other = (FEATURES[name] for name in self.when)
@@ -420,8 +420,8 @@ def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
 
 
 def refusals(experiment: Experiment, method: Method) -> list[str]:
-    """Return a message for each pair of features that the experiment has but that do not go together, in the order of
-    the table. Messages of the method's own rows are included.
+    """Return a message for each forbidden pair of features in the experiment, in the order of the table. Messages of
+    the method's own rows are included.
     """
     by_table = (row.said(experiment, method) for row in REFUSALS)
     return [*filter(None, by_table), *_own_refusals(experiment, method)]

@@ -1,5 +1,5 @@
-"""Check secure aggregation and noise: how many devices take part in a round, which values a sum can hold, and how many
-examples a device has.
+"""Check secure aggregation and noise against the number of devices in a round, the range of a sum, and the number of a
+device's examples.
 """
 
 import math

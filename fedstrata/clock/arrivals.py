@@ -1,4 +1,4 @@
-"""When updates of asynchronous rounds arrive in virtual time.
+"""Calculate when updates of asynchronous rounds arrive in virtual time.
 
 With `OwnArrivals`, each device has a link of its own, so the arrival of an update depends on no other device. With
 `SharedArrivals`, devices share a link, so the arrival of an update also depends on devices that later rounds ask.
@@ -24,12 +24,12 @@ class Arrivals(Protocol):
     """Define how a round calculates when updates arrive."""
 
     def begin(self, begun: Begun, updated: Sent) -> None:
-        """Start the devices in `begun`, and set the fields `arrives_ns` and `flow` of their updates. `updated` has
-        their transfers. A time after the close of the round may change in the next round.
+        """Let the devices in `begun` start to work, and set the fields `arrives_ns` and `flow` of their updates.
+        `updated` has these devices' transfers. An arrival after the close of this round may change in the next round.
         """
 
     def close(self, closes_ns: int) -> None:
-        """Note in the updates that arrive after `closes_ns` how far their devices are at this time."""
+        """Note, in each update that arrives after `closes_ns`, how far the device's transfers are at this time."""
 
 
 class OwnArrivals:

@@ -1,9 +1,9 @@
 """Asynchronous rounds: which updates a round takes, and which arrive in a later round.
 
 Each device announces its update when it has trained. In virtual time, the LPS calculates from the announcements when
-each update arrives. In real time, an update arrives when it is announced. The rhythm says when the round closes. An
-update that arrives later stays at its device until the round in which it arrives. The LPS's report has the updates
-under way, so a restarted LPS continues with the same rounds.
+each update arrives. In real time, an update arrives when it is announced. A rule of the experiment (the rhythm) says
+when a round closes. An update that arrives after the close stays at its device until the round in which it arrives. The
+LPS's report lists these updates, so a restarted LPS continues with the same rounds.
 """
 
 import time
@@ -81,8 +81,8 @@ class Asynchronous(Deadline):
         self._taken: dict[str, pb.Contribution] = {}
 
     def begin(self, sent: Sent) -> Collection[str]:
-        """Return the children that stay at rest, because enough others are at work. The children that have been at rest
-        for the longest time are asked first.
+        """Return the children that this round does not ask, because enough other children are at work. The children
+        that have been at rest for the longest time are asked first.
         """
         before, indexes = self._report.taken_before, self._opened.indexes
         at_rest = sent.keys() - self._at_work.keys()
@@ -184,8 +184,8 @@ class Calculated(Asynchronous):
 
 
 class AsArrived(Asynchronous):
-    """Decide in real time which updates a round takes. A round closes while some children still train. It takes the
-    updates that were announced first.
+    """Decide in real time which updates a round takes. A round takes the updates that were announced before it closes.
+    Some children still train at that time.
     """
 
     def __init__(self, opened: Opened) -> None:

@@ -1,5 +1,5 @@
-"""The clocks that an experiment can name: none, virtual and real. Each makes the clock objects of the GPS, the LPSs and
-the devices.
+"""The clocks that an experiment can name: none, virtual and real. Each of these clocks makes the clock objects of the
+GPS, the LPSs and the devices.
 """
 
 from collections.abc import Callable
@@ -83,7 +83,7 @@ class VirtualClock(Clock):
 
 
 class RealClock(Clock):
-    """Delay transfers and computing, so that they take the time of the configured links and boards."""
+    """Delay transfers and computing, so that they take as long as on the configured links and boards."""
 
     has_links = True
     _lps = (RealLpsClock, RealAsynchronousClock)
@@ -102,7 +102,7 @@ CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
 
 
 def check_repeatable(experiment: Experiment) -> None:
-    """Raise ExperimentError if the rounds of an experiment do not differ from run to run."""
+    """Raise ExperimentError if an experiment's rounds are the same in all runs, so that nothing needs repeating."""
     if not is_asynchronous(experiment) or CLOCKS[experiment.clock].has_timeline:
         raise ExperimentError("--arrivals is for asynchronous rounds with clock: none or real; leave it out")
 

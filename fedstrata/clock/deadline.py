@@ -42,8 +42,8 @@ class Deadline:
 
     def begin(self, sent: Sent) -> Collection[str]:
         """Begin the time for answers or, in a round without a question, the time for updates. `sent` has the models
-        that the parent sends to its children. Return the children that the round leaves out: those that are still busy
-        at the deadline.
+        that the parent sends to its children. Return the children that the round leaves out, because they are still
+        busy at the deadline.
         """
         return ()
 
@@ -58,14 +58,14 @@ class Deadline:
         return False
 
     def late_answers(self, answered: Sent) -> Collection[str]:
-        """Return the children with late answers that `is_answer_late` could not find. `answered` has the transfers of
-        all children that have answered.
+        """Return the children with late answers, as far as `is_answer_late` could not find them. `answered` has the
+        transfers of all children that have answered.
         """
         return ()
 
     def restore(self, late: Iterable[pb.Flow]) -> Collection[str]:
-        """After a restart of the parent, return the children with late answers again. `late` has the transfers of these
-        children, which were recorded before the restart.
+        """Return the children with late answers once more, after a restart of the parent. `late` has the transfers of
+        these children, which were recorded before the restart.
         """
         return ()
 
@@ -83,8 +83,8 @@ class Deadline:
         return False
 
     def late_updates(self, updated: Sent) -> Collection[str]:
-        """Return the children with late updates that `is_update_late` could not find. `updated` has the announced
-        transfers of all children for which the round waits.
+        """Return the children with late updates, as far as `is_update_late` could not find them. `updated` has the
+        announced transfers of all children for which the round waits.
         """
         return ()
 
@@ -109,8 +109,8 @@ class Deadline:
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Update `busy_ns` at the end of the round. It maps the index of each busy child to the time at which the child
-        is free again. `here` has the indexes of the children that this parent serves.
+        """At the end of the round, update `busy_ns`, which maps the index of each busy child to the time at which the
+        child is free again. `here` has the indexes of the children that this parent serves.
         """
 
 

@@ -14,8 +14,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """Hold the work that a device has done: its beginning, the number of examples that the device trained on, and the
-    LPS round.
+    """Hold the work that a device has done: when it began, on how many examples the device trained, and in which LPS
+    round.
     """
 
     began_ns: int
@@ -57,7 +57,8 @@ class DeviceClock:
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
         """Note that a device has computed its answer in an LPS round. On the real clock, wait until this has taken as
-        long as it would on the device's board. Return the nanoseconds since the work began; 0 on other clocks.
+        long as it would on the device's board, and return the nanoseconds since the work began. On other clocks, return
+        0.
         """
         return 0
 

@@ -67,7 +67,7 @@ class Boards:
 
 
 class Presence:
-    """Hold the times at which devices are away, as the schedule says."""
+    """Hold the times at which the schedule makes devices leave and return."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._away: dict[int, list[tuple[int, int | None]]] = {}  # begins and ends of absences; end None: for good
@@ -134,8 +134,8 @@ class Homes:
 
 
 def devices_come_to_others(experiment: Experiment) -> bool:
-    """Return whether an LPS can get further devices during training. This happens if the schedule moves devices, or if
-    the experiment has newcomers.
+    """Return whether an LPS can get further devices during training, because the schedule moves devices or the
+    experiment has newcomers.
     """
     return bool(Homes(experiment).moving) or experiment.newcomers is not None
 

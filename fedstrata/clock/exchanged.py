@@ -60,7 +60,7 @@ class Exchanged:
 def took_ns(carried: pb.Carried) -> int:
     """Return how long a transfer or computing took on the real clock.
 
-    If a transfer took longer than calculated, its achieved rate has the excess, and its achieved latency has it again.
-    So the sum of both would be too long.
+    If a transfer took longer than calculated, the excess is part of the time at the achieved rate, and also of the
+    achieved latency. So the sum of both times would be too long.
     """
     return max(carried.achieved_link_ns + carried.latency_ns, carried.achieved_latency_ns)

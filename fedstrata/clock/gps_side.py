@@ -59,8 +59,8 @@ class GpsClock:
 
     @property
     def knows_start(self) -> bool:
-        """Return whether LPSs may begin to train. They may if nothing depends on the time at which training began, or
-        if this time is already in the journal.
+        """Return whether LPSs may begin to train: either nothing depends on the time at which training began, or this
+        time is already in the journal.
         """
         return not self._counts or self.began_unix_ns > 0
 
@@ -88,14 +88,14 @@ class GpsClock:
         return self.before.ends_ns + self.begins_ns(global_round)
 
     def bundled_ns(self, home_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        """Return when the answers of an LPS's devices arrive at the GPS. The LPS sends them as one bundle. If the clock
-        does not calculate the time, return 0.
+        """Return when the answers of an LPS's devices, which the LPS sends in one bundle, arrive at the GPS. If the
+        clock does not calculate this time, return 0.
         """
         return 0
 
     def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
-        """Return what the clock records of a global round that has just been closed: the round's times, or the bytes
-        that links have carried. If the clock records nothing, return None.
+        """Return the clock's record of a global round that has just been closed: the round's times, or the bytes that
+        links have carried. If the clock records nothing, return None.
         """
         return None
 

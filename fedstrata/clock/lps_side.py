@@ -79,8 +79,8 @@ class LpsClock:
         """
 
     def repeat(self, taken: Mapping[int, Collection[str]]) -> None:
-        """Let each round take the updates of the same children as in an earlier run. `taken` has their ids by LPS
-        round. Rounds that do not differ from run to run need no change.
+        """Let each round take the updates of the same children as in an earlier run. `taken` has these children's ids
+        by LPS round. If rounds are the same in all runs, do nothing.
         """
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
@@ -254,4 +254,4 @@ class AsynchronousLpsClock(LpsClock):
 
 
 class RealAsynchronousClock(AsynchronousLpsClock, RealLpsClock):
-    """Let asynchronous rounds take updates when their links have carried them."""
+    """Let an asynchronous round take an update when the update's link has carried it."""

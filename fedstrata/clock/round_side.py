@@ -1,7 +1,7 @@
 """The clocks that a round between a parent and its children uses.
 
-The parent's clock waits until bytes have arrived. It also says whether a child must report in each update how much it
-has computed. The child's clock says how long calls may take.
+The parent's clock waits until bytes have arrived. It also says whether each update must report how much its child has
+computed. The child's clock says how long calls may take.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -52,12 +52,12 @@ class ParentClock:
         self.wants_work = wants_work
 
     def now_ns(self) -> int:
-        """Return the current time, in nanoseconds since an arbitrary time; 0 if nothing is delayed."""
+        """Return the current time in nanoseconds, counted from an arbitrary time. If nothing is delayed, return 0."""
         return 0
 
     def began(self, ago_ns: int) -> None:
-        """Set the start of the links' schedules to `ago_ns` nanoseconds before now. Rates and latencies change at times
-        that count from this start.
+        """Note that training began `ago_ns` nanoseconds before now. The times at which links change their rates and
+        latencies count from then.
         """
 
     def round_opened(self) -> None:
@@ -95,8 +95,8 @@ class ParentClock:
     def arriving(
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Return a context manager that gives an iterator over the parts of an update after its header. The caller has
-        already checked the header.
+        """Return a context manager. Its block gets an iterator over the parts of an update after the header, which the
+        caller has already checked.
         """
         return nullcontext(parts)
 

@@ -44,7 +44,9 @@ def check_times(times: pb.RoundTimes, of: str) -> None:
 
 
 def children_of(times: pb.RoundTimes) -> list[int]:
-    """Return the number of each child that is named in the times of a round, once for each time."""
+    """Return the number of a child for each entry in a round's times that names one. A child may be named several
+    times.
+    """
     lists = ([each.child for each in found] for found in (times.flows, times.late, times.carried, times.contributions))
     return [child for found in lists for child in found]
 

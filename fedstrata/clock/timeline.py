@@ -24,8 +24,8 @@ Sent = Mapping[str, Exchanged]  # transfers by child id
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Hold the times and bytes of a child's part in a round: the child receives a model, computes, and sends an answer
-    or an update.
+    """Hold the times and bytes of one child in a round, in which the child receives a model, computes, and sends an
+    answer or an update.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Part:
     unsent_bytes: int = 0
 
     def received(self, at_ns: int) -> "Part":
-        """Return this part with the time at which the child has received the model. The child computes from then on."""
+        """Return this part, changed so that the child has received the model at `at_ns`, and then computes."""
         return replace(self, received_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
-        """Return this part with only the computing and the upload for the child's answer."""
+        """Return this part, changed so that the child only computes and sends its answer."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
@@ -58,9 +58,8 @@ class Part:
         )
 
     def updating(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
-        """Return this part with the times after the child's answer, including `ready_ns`, when the child begins to send
-        its update. The child learns of the plan one latency after its parent learns of the plan. It then computes the
-        rest of its work.
+        """Return this part, changed so that the child has answered, and now works for its update. The child learns of
+        the plan one latency after its parent, computes the rest of its work, and is then ready to send (`ready_ns`).
         """
         return replace(
             self,
@@ -70,8 +69,8 @@ class Part:
         )
 
     def ended(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
-        """Return this part with the end of its upload: the upload has arrived or was given up at `at_ns`.
-        `unsent_bytes` is the number of bytes that had not left the shared link by then.
+        """Return this part, changed so that its upload has arrived or was given up at `at_ns`. `unsent_bytes` is the
+        number of bytes that had not left the shared link by then.
         """
         up_ns = self.up_ns + at_ns - self.ready_ns
         return replace(self, ended_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
@@ -365,8 +364,8 @@ class Driver:
         self, global_round: int, first: int, begins: Mapping[str, int], sent: Mapping[str, Sequence[Sent]], *,
         is_asking: bool,
     ) -> dict[str, list[pb.RoundTimes]]:  # fmt: skip
-        """Return, by LPS, the times of consecutive LPS rounds. The first round has the number `first`, and begins at
-        the LPS's time in `begins`. `sent` has the transfers of each round.
+        """Return, by LPS, the times of consecutive LPS rounds. The first round has the number `first`. For each LPS,
+        `begins` has the time at which this round begins, and `sent` has the transfers of each round.
 
         With `is_asking`, devices answer a question in the first round. All LPSs then wait for the plan that is made
         from the answers.
@@ -402,8 +401,8 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Describe a question that was asked before training. By device, `answer_bytes` has the size of the answer, and
-    `examples` the number of examples on which the device trains for it.
+    """Describe a question before training. `answer_bytes` has the size of each device's answer, by device. `examples`
+    has the number of examples on which each device trains for its answer.
     """
 
     answer_bytes: Mapping[int, int]

@@ -152,9 +152,8 @@ class Questions:
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
-        """Allow late devices to join. `sponsors` has, for each cluster, the indexes of some devices. Late devices
-        receive the answers of these devices. For late devices that have answered all questions, choose a cluster at
-        once.
+        """Allow late devices to join. They receive the answers of `sponsors`, the indexes of some devices per cluster.
+        If a late device has answered all questions, choose its cluster at once.
         """
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
@@ -180,9 +179,8 @@ class Questions:
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
-        """Yield the other devices' answers, for the device that requests them. The order is by index, and each answer
-        is sent as soon as it has arrived. If an answer does not arrive in time, yield a message that asks the device to
-        call again.
+        """Yield the other devices' answers for a device, in index order, each as soon as it has arrived. If an answer
+        does not arrive in time, yield a message that asks the device to call again.
         """
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)

@@ -1,5 +1,5 @@
-"""Describe a release: its name, its namespace, and how to reach its Kubernetes. All commands for a run on Kubernetes
-need this.
+"""Describe a release: its name, its namespace, and how to reach Kubernetes. All commands for a run on Kubernetes need
+this description.
 """
 
 import re
@@ -14,7 +14,7 @@ RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters: limits of Helm and Kubernetes
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Hold the name of a release, its namespace, and how to reach its Kubernetes. The constructor checks the names."""
+    """Hold the name of a release, its namespace, and how to reach Kubernetes. The constructor checks the names."""
 
     name: str
     namespace: str

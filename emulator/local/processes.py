@@ -234,7 +234,7 @@ class LocalBackend:
 
 
 def nurseries() -> Nurseries:
-    """Return a starter that imports the modules of each program once, for all runs that use it. GPS and LPSs share one
-    import, which does not load torch.
+    """Return a starter that imports the modules of each program once, for all runs that use this starter. GPS and LPSs
+    share one import, which does not load torch.
     """
     return Nurseries(SERVERS, DEVICES)

@@ -12,7 +12,7 @@ Points = Sequence[tuple[float, float]]  # x and the main metric; x rises
 
 @dataclass(frozen=True, kw_only=True)
 class Abscissa:
-    """Define what a curve is drawn over: the name of its files, and the points of a run."""
+    """Define the x axis of curves: the name of the curves' files, and a function that returns the points of a run."""
 
     name: str
     said: str
@@ -33,7 +33,9 @@ def over_rounds(run: RunRecord) -> Points:
 
 
 def over_bytes(run: RunRecord) -> Points:
-    """Return the main metric over the bytes that devices had sent and received. Without bytes there are no points."""
+    """Return the main metric over the bytes that devices had sent and received. If the record has no bytes, there are
+    no points.
+    """
     spent = bytes_by_round(run)
     return [(spent[number], value) for number, value in metric_by_round(run)] if run.summary.bytes else []
 
@@ -67,7 +69,8 @@ ABSCISSAE: Sequence[Abscissa] = (
 
 
 def band(curves: Mapping[int, Points]) -> list[BandPoint]:
-    """Return the spread over the curves of several seeds. Between two points, a curve has the first point's value.
+    """Return the spread over the curves of several seeds, by x. Between two points, a curve keeps the value of the
+    earlier point.
 
     The band begins when every curve has a value. After its last point, a curve keeps its last value. Curves without
     points are left out.

@@ -1,7 +1,7 @@
 """A backdoor: inputs with a trigger get the label that the attacker wants.
 
-The trigger is of Tianyu Gu et al., "BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain",
-2017, and the factor of Eugene Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020.
+The trigger is from Tianyu Gu et al., "BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain",
+2017, and the factor is from Eugene Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020.
 """
 
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ LpsClocks = tuple[  # of synchronous and of asynchronous rounds
 
 
 class Clock:
-    """Represent the setting `clock: none`. Nothing is delayed, and no times are calculated."""
+    """Implement `clock: none`. Nothing is delayed, and no times are calculated."""
 
     has_links = False  # whether transfers and computing take the times that the experiment file sets
     has_timeline = False  # whether the clock calculates these times, and does not wait for them

@@ -58,7 +58,7 @@ class Deadline:
         return False
 
     def late_answers(self, answered: Sent) -> Collection[str]:
-        """Return the children with late answers, as far as `is_answer_late` could not find them. `answered` has the
+        """Return the children with late answers, except children that `is_answer_late` has found. `answered` has the
         transfers of all children that have answered.
         """
         return ()
@@ -83,7 +83,7 @@ class Deadline:
         return False
 
     def late_updates(self, updated: Sent) -> Collection[str]:
-        """Return the children with late updates, as far as `is_update_late` could not find them. `updated` has the
+        """Return the children with late updates, except children that `is_update_late` has found. `updated` has the
         announced transfers of all children for which the round waits.
         """
         return ()

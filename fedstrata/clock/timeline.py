@@ -137,8 +137,8 @@ class Round:
     def send_models(self, sent: Sent) -> Mapping[str, int]:
         """Calculate the time at which each child has its model. Keep these times, and return them.
 
-        Call this for a round that children may leave before its end. Otherwise a child that leaves would change
-        the times of the children that share a link with it.
+        Call this if children may leave the round before its end. Otherwise a child that leaves would change the times
+        of the children that share a link with it.
         """
         self._received_ns = {part.name: part.received_ns for part in self._parts(sent)}
         return self._received_ns
@@ -347,7 +347,7 @@ class LpsTimeline:
         return sent_ns + self._links.latency_ns(global_round, number, UP, answered_ns, is_answer=True)
 
     def told_ns(self, lps_id: str, global_round: int, planned_ns: int) -> int:
-        """Return when an LPS learns of the plan of a global round: one latency after the GPS has made the plan."""
+        """Return when an LPS learns of a global round's plan: the link's latency after the GPS has made the plan."""
         number = self._links.number_of(lps_id)
         return planned_ns + self._links.latency_ns(global_round, number, DOWN, planned_ns, is_answer=True)
 
@@ -481,7 +481,7 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
 
 
 def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
-    """Return the times of a round. A child waits whenever it does not receive, compute or send."""
+    """Return the times of a round. A child's waiting time is all time in which it does not receive, compute or send."""
     parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
     return pb.RoundTimes(
         begins_ns=begins_ns,

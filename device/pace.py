@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from device.training import TrainingJob, limit_threads, train
-from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.datasets import Dataset, dataset_info, load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from fedstrata.partitions.local_data import ON_BOARDS
 from fedstrata.processors import started
 from fedstrata.tasks import make_task
 
@@ -33,23 +34,27 @@ class Pace:
         return round(median(self.seconds) * 1e9)
 
 
-def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
+def data_here(experiment: Experiment) -> Dataset:
+    """Return the experiment's data. Raises FedstrataError if they are not on this machine."""
+    if experiment.partition.is_local:
+        raise ExperimentError(ON_BOARDS)
+    return load_dataset(experiment.data, experiment.seed)
+
+
+def training_job(experiment: Experiment, dataset: Dataset, device_index: int) -> TrainingJob:
     """Return the training job of a device in its first LPS round. The job trains the model of the experiment's section
     `model`, from its initial weights. The call also limits torch to one thread, as in a device process.
 
     Raises:
-        FedstrataError: there is no such device, or its data or model is not available.
+        FedstrataError: there is no such device, or its model is not available.
     """
-    are_elsewhere = experiment.partition.is_local
-    if are_elsewhere:
-        raise ExperimentError("partition.kind local: the data are on the boards; give an experiment with a data set")
     limit_threads()
     processor = started(experiment)
     model = build_model(experiment.model, dataset_info(experiment.data)).of_run(experiment.seed, processor)
     return TrainingJob(
         model=model,
         start=make_method(experiment).initial(model, 0),
-        examples=device_data(experiment, load_dataset(experiment.data, experiment.seed), device_index).train,
+        examples=device_data(experiment, dataset, device_index).train,
         training=experiment.training,
         seed=experiment.seed,
         device_index=device_index,

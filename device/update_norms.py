@@ -6,7 +6,7 @@ import numpy as np
 
 from device.pace import training_job
 from device.training import train
-from fedstrata.datasets import load_dataset
+from fedstrata.datasets import Dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
@@ -47,7 +47,7 @@ class Norms:
         return f"{said}, and bounds.max_update_norm is {limit:g}"
 
 
-def first_norms(experiment: Experiment) -> Norms | None:
+def first_norms(experiment: Experiment, dataset: Dataset) -> Norms | None:
     """Train some devices for one LPS round from the initial weights, and return the norms of their updates. The devices
     with the fewest and the most examples are included. Corrections that a method applies to training are left out.
 
@@ -59,12 +59,12 @@ def first_norms(experiment: Experiment) -> Norms | None:
     is_hidden = experiment.secure_aggregation is not None
     if is_hidden or is_clipped or streams.tables.size or not streams.travelling.size:
         return None
-    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
+    counts = example_counts(experiment, dataset)
     by_size = sorted((n, index) for index, n in enumerate(counts) if n)
     places = np.linspace(0, len(by_size) - 1, min(MOST_TRAINED, len(by_size))).round().astype(int)
     found = []
     for place in places:
-        job = training_job(experiment, by_size[place][1])
+        job = training_job(experiment, dataset, by_size[place][1])
         update = train(job).weights - job.start
         sent = taken(update, streams.whole.slices_of(streams.travelling))
         with np.errstate(over="ignore"):

@@ -26,12 +26,12 @@ def bench_device(
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Measure how long this machine trains an example, for the key compute.per_example."""
-    from device.pace import measured_pace, training_job
+    from device.pace import data_here, measured_pace, training_job
     from emulator.shipped.experiments import find_experiment
     from fedstrata.experiment_file import load_experiment
 
     loaded = load_experiment(find_experiment(experiment), overrides or ())
-    pace = measured_pace(training_job(loaded, device), rounds)
+    pace = measured_pace(training_job(loaded, data_here(loaded), device), rounds)
     print(json.dumps(pace_fields(pace, loaded)) if is_json else said_of(pace, loaded))
 
 

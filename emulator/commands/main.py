@@ -40,6 +40,7 @@ from fedstrata.process.forks import end_children, kill_children, spare_forks
 from fedstrata.process.logs import print_whatever_comes
 
 if TYPE_CHECKING:
+    from fedstrata.datasets import Dataset
     from fedstrata.experiment import Experiment
 
 EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
@@ -128,31 +129,43 @@ def check(
     what its runs cost.
     """
     from emulator.console.console_tables import make_console
-    from emulator.estimates.check import check as check_experiment
+    from emulator.estimates.check import check_data, print_check
     from emulator.sweeps.file import is_sweep
 
     if is_sweep(experiment):
         _check_sweep(experiment, changes, is_tried=is_tried)
         return
     loaded = changes.load(experiment)
-    check_experiment(loaded, make_console())
+    dataset = check_data(loaded)
+    print_check(loaded, dataset, make_console())
     if is_tried:
-        from device.repeat import pace_here, try_experiment
-        from device.update_norms import first_norms
-        from emulator.estimates.device_processes import usable_cores
-        from emulator.estimates.round_cost import round_cost
-        from fedstrata.processors import with_memory_to_try
+        _try(loaded, dataset)
 
-        with with_memory_to_try(loaded):
-            try_experiment(loaded)
-            print("two steps, trained twice, give the same bits")
-            if (norms := first_norms(loaded)) is not None:
-                print(norms.said(loaded))
-            pace = pace_here(loaded)
-        cost = round_cost(loaded, per_example_s=pace.per_example_ns / 1e9, cores=usable_cores())
-        print(cost.of_device)
-        if loaded.training.rounds.asynchronous is None:
-            print(cost.of_run)
+
+def _try(experiment: "Experiment", dataset: "Dataset | None") -> None:
+    """Try the model and the task, and print what a round costs on this machine. Raises ExperimentError if only boards
+    have the data.
+    """
+    from device.repeat import pace_here, try_experiment
+    from device.update_norms import first_norms
+    from emulator.estimates.device_processes import usable_cores
+    from emulator.estimates.round_cost import round_cost
+    from fedstrata.errors import ExperimentError
+    from fedstrata.partitions.local_data import ON_BOARDS
+    from fedstrata.processors import with_memory_to_try
+
+    if dataset is None:
+        raise ExperimentError(ON_BOARDS)
+    with with_memory_to_try(experiment):
+        try_experiment(experiment, dataset)
+        print("two steps, trained twice, give the same bits")
+        if (norms := first_norms(experiment, dataset)) is not None:
+            print(norms.said(experiment))
+        pace = pace_here(experiment, dataset)
+    cost = round_cost(experiment, dataset, per_example_s=pace.per_example_ns / 1e9, cores=usable_cores())
+    print(cost.of_device)
+    if experiment.training.rounds.asynchronous is None:
+        print(cost.of_run)
 
 
 def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
@@ -171,13 +184,13 @@ def _check_sweep(path: Path, changes: Changes, *, is_tried: bool) -> None:
     print_costs(parts, cores=usable_cores(), console=make_console())
 
 
-def _example_s(experiment: "Experiment") -> float:
+def _example_s(experiment: "Experiment", dataset: "Dataset") -> float:
     """Return the measured seconds in which one core trains an example."""
     from device.repeat import pace_here
     from fedstrata.processors import with_memory_to_try
 
     with with_memory_to_try(experiment):
-        return pace_here(experiment).per_example_ns / 1e9
+        return pace_here(experiment, dataset).per_example_ns / 1e9
 
 
 @app.command()

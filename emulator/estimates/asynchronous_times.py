@@ -17,7 +17,7 @@ from emulator.estimates.check_times import expected_homes, trained_in
 from fedstrata.clock.asynchronous import Calculated, asynchronous_round
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
-from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.datasets import Dataset, dataset_info
 from fedstrata.experiment import Encoding, Experiment
 from fedstrata.experiment.sections import BufferedSettings, TimedSettings
 from fedstrata.methods import make_method
@@ -48,10 +48,9 @@ class Timeline:
 class _Sizes:
     """Calculate the bytes of all messages of a run, with their headers."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
         method, info = make_method(experiment), dataset_info(experiment.data)
         streams = streams_of(experiment, method, build_model(experiment.model, info))
-        dataset = load_dataset(experiment.data, experiment.seed)
         self._experiment, self._streams, self._task = experiment, streams, make_task(experiment)
         self._clusters = max(1, method.clusters_known)
         self.examples = example_counts(experiment, dataset)
@@ -185,9 +184,9 @@ class _Lps:
         self.weight += opened.weighing.divisor(stated, weighed, self._whole) if is_sum else stated
 
 
-def timeline_of(experiment: Experiment, settings: TimedSettings | BufferedSettings) -> Timeline:
+def timeline_of(experiment: Experiment, settings: TimedSettings | BufferedSettings, dataset: Dataset) -> Timeline:
     """Return the timeline of a run with asynchronous rounds. `settings` are the experiment's `training.rounds.lps`."""
-    sizes, uplinks = _Sizes(experiment), LpsTimeline(experiment)
+    sizes, uplinks = _Sizes(experiment, dataset), LpsTimeline(experiment)
     lpss = [_Lps(experiment, f"lps-{number}", home, sizes) for number, home in enumerate(expected_homes(experiment))]
     found, begins_ns = list[pb.RoundTimes](), 0
     for number in range(experiment.training.global_rounds):
@@ -207,9 +206,11 @@ def timeline_of(experiment: Experiment, settings: TimedSettings | BufferedSettin
     return Timeline(lps_rounds={lps.name: lps.rounds for lps in lpss}, global_rounds=found)
 
 
-def print_timeline(experiment: Experiment, settings: TimedSettings | BufferedSettings, console: Console) -> None:
+def print_timeline(
+    experiment: Experiment, settings: TimedSettings | BufferedSettings, dataset: Dataset, console: Console
+) -> None:
     """Print when an asynchronous run ends, how stale its updates are, and who sends them."""
-    timeline = timeline_of(experiment, settings)
+    timeline = timeline_of(experiment, settings, dataset)
     updates = [
         (number - each.from_round, each.child)
         for rounds in timeline.lps_rounds.values()

@@ -174,13 +174,13 @@ def check_fit(experiment: Experiment, dataset: Dataset) -> None:
     check_deadlines(experiment, dataset)
 
 
-def check(experiment: Experiment, console: Console) -> None:
-    """Check an experiment with its data and model. Print its topology, its bytes and, with a clock, its expected times.
+def print_check(experiment: Experiment, dataset: Dataset | None, console: Console) -> None:
+    """Print the topology of a checked experiment, its bytes and, with a clock, its expected times. `dataset` has the
+    experiment's data. If only the boards have them, it is None.
 
     Raises:
-        FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
+        FedstrataError: the model or a `module:function` is not usable.
     """
-    dataset = check_data(experiment)
     info = dataset_info(experiment.data)
     model = model_size(experiment, info)
     console.print(Text(experiment.run_id, style="bold"))
@@ -193,10 +193,12 @@ def check(experiment: Experiment, console: Console) -> None:
     if clock_of(experiment).has_links:
         print_links(experiment, console)
         rounds = experiment.training.rounds.asynchronous
+        if dataset is None:
+            return  # only the devices know how many examples they have
         if rounds is None:
-            print_times(experiment, payloads_of(experiment, model), console)
-        elif dataset is not None:
-            print_timeline(experiment, rounds, console)
+            print_times(experiment, payloads_of(experiment, model), dataset, console)
+        else:
+            print_timeline(experiment, rounds, dataset, console)
 
 
 def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:

@@ -16,7 +16,7 @@ from fedstrata.clock.device_times import Presence
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline, Driver, LpsTimeline, Sent
-from fedstrata.datasets import Dataset, load_dataset
+from fedstrata.datasets import Dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
@@ -58,7 +58,7 @@ class ExpectedTimes:
     device_fj: int = 0  # energy of a mean device in an LPS round, in femtojoules
 
 
-def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
+def expected_times(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> ExpectedTimes:
     """Return the expected times of rounds without the changes of the schedule. If the LPS of each device is not known
     before the run, devices are distributed evenly over the LPSs.
     """
@@ -66,7 +66,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), expected_homes(experiment)
-    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
+    counts = example_counts(experiment, dataset)
     drawn = []
     for number in range(rounds):
         asked = None if number % training.lps_rounds_per_global_round else moment
@@ -244,11 +244,9 @@ def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
     return mean
 
 
-def print_times(experiment: Experiment, payloads: Payloads, console: Console) -> None:
+def print_times(experiment: Experiment, payloads: Payloads, dataset: Dataset, console: Console) -> None:
     """Print the expected time of each part of a round."""
-    if experiment.partition.is_local:
-        return  # only the devices know how many examples they have
-    expected = expected_times(experiment, payloads)
+    expected = expected_times(experiment, payloads, dataset)
     table = plain_table("expected time", numbers=[*PARTS, "round"])
     for name, times in (
         ("LPS round, a mean device", expected.lps_round),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from emulator.console.units import counted, human_bytes, human_seconds
 from emulator.estimates.check import asked_devices, model_size, round_bytes
 from emulator.estimates.check_times import trained_in
-from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.datasets import Dataset, dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import example_counts
 
@@ -54,12 +54,11 @@ class RoundCost:
         )
 
 
-def round_cost(experiment: Experiment, *, per_example_s: float, cores: int) -> RoundCost:
+def round_cost(experiment: Experiment, dataset: Dataset, *, per_example_s: float, cores: int) -> RoundCost:
     """Return what an LPS round costs on this many cores, if training an example takes this many seconds. Call this
-    function in a process that has already trained, because it also measures the memory of this process. Raises
-    FedstrataError if the data are not on this machine.
+    function in a process that has already trained, because it also measures the memory of this process.
     """
-    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
+    counts = example_counts(experiment, dataset)
     asked, training = asked_devices(experiment), experiment.training
     trained = trained_in(experiment, counts, training.lps_rounds - 1)  # the first LPS round can differ from all others
     median = sorted(range(len(counts)), key=counts.__getitem__)[len(counts) // 2]

@@ -10,7 +10,7 @@ from emulator.estimates.check_times import expected_homes, expected_times
 from emulator.planner.resources import Amounts, Resource
 from emulator.results.read_record import RunRecord
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
-from fedstrata.datasets import dataset_info
+from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.record.energy import ENERGY
 from fedstrata.record.timeline import FLOWS
@@ -23,11 +23,11 @@ def costs_of_round(experiment: Experiment) -> Amounts:
     """Return how much of each resource an average global round uses. Raises FedstrataError if the data are not on this
     machine.
     """
-    settings = experiment.training.rounds.asynchronous
+    settings, dataset = experiment.training.rounds.asynchronous, load_dataset(experiment.data, experiment.seed)
     if settings is not None:
-        return _of_timeline(experiment, timeline_of(experiment, settings))
+        return _of_timeline(experiment, timeline_of(experiment, settings, dataset))
     payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
-    expected, training = expected_times(experiment, payloads), experiment.training
+    expected, training = expected_times(experiment, payloads, dataset), experiment.training
     asked = asked_devices(experiment)
     trained = asked * training.lps_rounds_per_global_round  # devices in a global round
     found = {

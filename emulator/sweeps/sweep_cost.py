@@ -12,10 +12,10 @@ from emulator.estimates.round_cost import round_cost
 from emulator.estimates.sizing import device_memory
 from emulator.sweeps.check_runs import check_runs
 from emulator.sweeps.file import Sweep
-from fedstrata.datasets import load_dataset
+from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.experiment import Experiment
 
-Measure = Callable[[Experiment], float]  # returns seconds in which one core trains an example
+Measure = Callable[[Experiment, Dataset], float]  # returns seconds in which one core trains an example
 OF_A_RUN = (
     "Rows are of one run: training on one core, bytes between devices and LPSs, memory of the process with its devices."
 )
@@ -82,10 +82,11 @@ def _row(label: str, experiment: Experiment, runs: int, measure: Measure | None,
         f"{experiment.data!r} {experiment.model!r} {experiment.task!r} {training.optimiser.name} {training.batch_size} "
         f"{experiment.devices.processor}"
     )
+    dataset = load_dataset(experiment.data, experiment.seed)
     if measure is not None and key not in paces:
-        paces[key] = measure(experiment)
-    cost = round_cost(experiment, per_example_s=paces.get(key, 0.0), cores=1)
-    memory = device_memory(experiment, load_dataset(experiment.data, experiment.seed))
+        paces[key] = measure(experiment, dataset)
+    cost = round_cost(experiment, dataset, per_example_s=paces.get(key, 0.0), cores=1)
+    memory = device_memory(experiment, dataset)
     return RowCost(
         label=label,
         runs=runs,

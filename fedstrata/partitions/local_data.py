@@ -7,6 +7,8 @@ from pydantic import AfterValidator, Field
 from fedstrata.experiment.partition import PartitionSettings
 from fedstrata.partitions.device_names import Names, distinct_names
 
+ON_BOARDS = "partition.kind local: the data are on the boards; give an experiment with a data set"
+
 
 class LocalPartition(PartitionSettings):
     """Let each device, such as a real board, own all examples in its own data folder. `names` has the ids of the

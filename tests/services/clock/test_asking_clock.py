@@ -8,7 +8,7 @@ import pytest
 from emulator.estimates.check import model_size, payloads_of
 from emulator.estimates.check_times import expected_times
 from emulator.estimates.retime import retime, write_retimed
-from fedstrata.datasets import dataset_info
+from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from tests.support.disturbed import assert_same, disturbed
@@ -63,9 +63,8 @@ def test_the_check_expects_what_a_round_takes_where_nothing_is_drawn(method: str
     links = f"links={{device-lps: {{latency: 40ms}}, lps-gps: {{latency: 15ms}}, {slow}}}"
     a_global_round = f"training.lps_rounds_per_global_round={rounds}"
     experiment = experiment_of(method, links, "compute={per_example: 1ms}", a_global_round)
-    expected = expected_times(
-        experiment, payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
-    )
+    payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
+    expected = expected_times(experiment, payloads, load_dataset(experiment.data, experiment.seed))
     rows = rows_of(run_in_process(experiment, tmp_path / "run").folder, "timeline.csv")
     took = {"gps": set[int](), "lps-0": set[int](), "lps-1": set[int]()}
     for row in rows[1:]:

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from emulator.estimates.asynchronous_times import timeline_of
 from emulator.results.read_record import RunRecord
+from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import device_data
 from fedstrata.record.tables import as_seconds
@@ -114,7 +115,8 @@ def timeline(folder: Path) -> list[tuple[str, str, str, str]]:
 
 def predicted(experiment: Experiment) -> list[tuple[str, str, str, str]]:
     """The same, as `fedstrata check` calculates it before the run."""
-    found = timeline_of(experiment, experiment.training.rounds.lps)
+    dataset = load_dataset(experiment.data, experiment.seed)
+    found = timeline_of(experiment, experiment.training.rounds.lps, dataset)
     rounds = [("", found.global_rounds), *found.lps_rounds.items()]
     return sorted(
         (name, str(number), as_seconds(times.begins_ns), as_seconds(times.ends_ns))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device.pace import training_job
+from device.pace import data_here, training_job
 from device.training import train
 from device.update_norms import Norms, first_norms
 from emulator.commands import main as cli
@@ -28,9 +28,15 @@ def experiment_of(*overrides: str) -> Experiment:
     return parse_experiment(FILE, overrides=overrides)
 
 
+def norms_of(*overrides: str) -> Norms | None:
+    """The norms before the run, from the experiment's own data."""
+    experiment = experiment_of(*overrides)
+    return first_norms(experiment, data_here(experiment))
+
+
 def honest_norms(experiment: Experiment) -> list[list[float]]:
     """The norms of all updates by round, computed without the tiers: the mean of the updates makes the next model."""
-    jobs = [training_job(experiment, index) for index in range(experiment.device_count)]
+    jobs = [training_job(experiment, data_here(experiment), index) for index in range(experiment.device_count)]
     weights, norms = jobs[0].start, []
     for number in range(experiment.training.lps_rounds):
         updates = [train(replace(job, start=weights, lps_round=number)).weights - weights for job in jobs]
@@ -54,17 +60,18 @@ def test_all_honest_updates_of_a_run_pass_the_proposed_limit_and_a_destroying_on
     overrides: tuple[str, ...],
 ) -> None:
     experiment = experiment_of(*overrides)
-    norms, honest = first_norms(experiment), honest_norms(experiment)
+    norms, honest = norms_of(*overrides), honest_norms(experiment)
     assert norms is not None
     assert set(norms.of_updates) <= set(honest[0])
     assert max(max(each) for each in honest) < norms.proposed < 10 * max(honest[0])
 
 
 def test_only_the_weights_that_are_sent_are_measured() -> None:
-    whole, part = first_norms(experiment_of()), first_norms(experiment_of("method=fedper"))
+    whole, part = norms_of(), norms_of("method=fedper")
     assert whole is not None
     assert part is not None
-    job = training_job(experiment_of("method=fedper"), 0)
+    experiment = experiment_of("method=fedper")
+    job = training_job(experiment, data_here(experiment), 0)
     update = job.model.layout.views(train(job).weights - job.start)
     body = np.sqrt(sum(float(np.square(update[name]).sum()) for name in ("fc1.weight", "fc1.bias")))
     assert min(abs(norm - body) for norm in part.of_updates) < 1e-5
@@ -81,12 +88,12 @@ def test_only_the_weights_that_are_sent_are_measured() -> None:
     ],
 )
 def test_no_limit_is_proposed_where_none_would_fit(overrides: tuple[str, ...]) -> None:
-    assert first_norms(experiment_of(*overrides)) is None
+    assert norms_of(*overrides) is None
 
 
 def test_an_update_that_is_not_finite_is_named_and_no_limit_is_proposed() -> None:
     with pytest.raises(ExperimentError, match=r"first update of device-\d+ is not finite; lower training"):
-        first_norms(experiment_of("training.optimiser={learning_rate: 1.0e+38}"))
+        norms_of("training.optimiser={learning_rate: 1.0e+38}")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +113,6 @@ def test_the_line_has_the_norms_and_a_proposal(limit: str, says: str) -> None:
 def test_check_try_prints_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "norms.yaml").write_text(FILE)
     assert cli.execute(["check", str(tmp_path / "norms.yaml"), "--try"]) == 0
-    norms = first_norms(experiment_of())
+    norms = norms_of()
     assert norms is not None
     assert f"bounds: {{max_update_norm: {norms.proposed:g}}}" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device.pace import Pace, measured_pace, training_job
+from device.pace import Pace, data_here, measured_pace, training_job
 from emulator.commands.bench_device import pace_fields, said_of
 from emulator.commands.main import execute
 from fedstrata.errors import ExperimentError
@@ -23,7 +23,8 @@ TIMED = ("clock=virtual", "compute.per_example=1ms")
 
 def test_a_round_is_timed_whole_and_the_first_does_not_count() -> None:
     ticks = count(0.0, 4.0)  # seconds: every round takes four
-    job = training_job(parse_experiment(TEXT), 1)
+    experiment = parse_experiment(TEXT)
+    job = training_job(experiment, data_here(experiment), 1)
     pace = measured_pace(job, 5, clock=lambda: next(ticks))
     assert pace == Pace(seconds=(0.1,) * 5, examples=40)  # batches of 16, 16 and 8
     assert next(ticks) == 4.0 * 12
@@ -57,4 +58,4 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path, capsys: 
     assert capsys.readouterr().err == "error: device 7 is not one of 0 to 1\n"
     boards = "name: b\npartition: {kind: local, names: [a]}\ndata: {name: folder, input_shape: [4], num_classes: 2}\n"
     with pytest.raises(ExperimentError, match="the data are on the boards"):
-        training_job(parse_experiment(boards), 0)
+        data_here(parse_experiment(boards))

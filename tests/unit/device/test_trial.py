@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn.functional import dropout
 from torch.nn.utils.parametrizations import spectral_norm
 
+from device.pace import data_here
 from device.repeat import train_twice, try_experiment
 from device.trial import try_out, try_task
+from emulator.commands.main import execute
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment, ModelSettings
@@ -210,6 +212,7 @@ class Drawing(Dropping):
 """
 DRAWN = """
 import numpy as np
+from emulator.commands.main import execute
 from fedstrata.datasets import Dataset, Examples
 
 
@@ -222,13 +225,22 @@ def load(settings):
 """
 
 
+def twice(text: str) -> None:
+    experiment = parse_experiment(text)
+    train_twice(experiment, data_here(experiment))
+
+
+def tried(experiment: Experiment) -> None:
+    try_experiment(experiment, data_here(experiment))
+
+
 @pytest.mark.parametrize("name", ["Counting", "Drawing"])
 def test_a_module_that_does_not_train_the_same_twice_is_named_with_its_tensors(name: str, folder: Path) -> None:
     (folder / "twice.py").write_text(MODULES)
-    train_twice(parse_experiment(TWICE.replace("NAME", "Dropping")))
+    twice(TWICE.replace("NAME", "Dropping"))
     message = f"model twice:{name} does not train the same twice: after 2 steps body.1.weight, .* differ by up to"
     with pytest.raises(PluginError, match=message) as refused:
-        train_twice(parse_experiment(TWICE.replace("NAME", name)))
+        twice(TWICE.replace("NAME", name))
     assert "\n" not in str(refused.value)
 
 
@@ -237,7 +249,43 @@ def test_data_that_are_drawn_anew_each_time_are_named(drawn: str, folder: Path) 
     (folder / "twice.py").write_text(MODULES + DRAWN.replace("DRAWN", drawn))
     text = f'{TWICE.replace("NAME", "Dropping")}data: {{name: "twice:load", input_shape: [64], num_classes: 10}}'
     with pytest.raises(PluginError, match="data set twice:load has other examples when it is loaded again; draw with"):
-        train_twice(parse_experiment(text))
+        twice(text)
+
+
+COUNTED = """
+from torch import nn
+import numpy as np
+from emulator.commands.main import execute
+from fedstrata.datasets import Dataset, Examples
+
+loads = []
+
+
+class Dropping(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+
+def load(settings):
+    loads.append(settings)
+    rng = np.random.default_rng(1)
+    part = Examples(inputs=rng.random((80, 64), np.float32), labels=rng.integers(10, size=80))
+    return Dataset(train=part, test=part, num_classes=10)
+"""
+VIRTUAL = "clock: virtual\nlinks: {device-lps: {latency: 10ms}}\ncompute: {per_example: 1ms}\n"
+
+
+@pytest.mark.parametrize("rounds", ["", "training.rounds.lps={kind: buffered, buffer: 1}"])
+@pytest.mark.parametrize(("options", "loads"), [([], 1), (["--try"], 2)])
+def test_check_loads_the_data_once_and_its_trial_once_more_to_compare(
+    options: list[str], loads: int, rounds: str, folder: Path
+) -> None:
+    (folder / "twice.py").write_text(COUNTED)
+    data = 'data: {name: "twice:load", input_shape: [64], num_classes: 10}\n'
+    (folder / "twice.yaml").write_text(TWICE.replace("NAME", "Dropping") + data + VIRTUAL)
+    changes = ["--set", rounds] if rounds else []
+    assert execute(["check", str(folder / "twice.yaml"), *options, *changes]) == 0
+    assert len(sys.modules["twice"].loads) == loads
 
 
 ROWS = """
@@ -303,7 +351,7 @@ def test_a_trial_before_the_run_refuses_what_would_end_the_run(
     name: str, examples: int, message: str, folder: Path
 ) -> None:
     with pytest.raises(PluginError, match=message) as refused:
-        try_experiment(rows_experiment(folder, name, examples))
+        tried(rows_experiment(folder, name, examples))
     assert "\n" not in str(refused.value)
 
 
@@ -319,4 +367,4 @@ def test_a_trial_before_the_run_refuses_what_would_end_the_run(
 def test_a_trial_passes_a_run_without_a_batch_of_one_example(
     examples: int, overrides: tuple[str, ...], folder: Path
 ) -> None:
-    try_experiment(rows_experiment(folder, "Fitting", examples, *overrides))
+    tried(rows_experiment(folder, "Fitting", examples, *overrides))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from emulator.estimates.check_times import Payloads, expected_times, print_links, print_times
+from emulator.estimates.check_times import ExpectedTimes, Payloads, expected_times, print_links, print_times
 from emulator.results.compare import compare
 from emulator.results.curves import ABSCISSAE, metric_over_time
 from emulator.results.read_record import RunRecord, load_record
@@ -18,7 +18,9 @@ from emulator.sweeps.paper_files import bands_of
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep_folder import records_of
 from emulator.sweeps.sweep_page import write_results
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError
+from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.timeline import Parts, RunTimes, timeline_csv, virtual_summary
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -176,6 +178,14 @@ compute: {per_example: 1ms, profiles: {old: 10}, devices: {old: [0]}}
 """
 
 
+def times_of(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
+    return expected_times(experiment, payloads, load_dataset(experiment.data, experiment.seed))
+
+
+def print_times_of(experiment: Experiment, payloads: Payloads, width: int) -> None:
+    print_times(experiment, payloads, load_dataset(experiment.data, experiment.seed), Console(width=width))
+
+
 def test_the_check_says_what_a_round_should_take_in_energy(capsys: pytest.CaptureFixture[str]) -> None:
     links = "links.device-lps={down_rate: 8kbit/s, up_rate: 4kbit/s}"
     changes = (links, "links.overrides=[]", "energy={radio: lte, compute: 2W, profiles: {old: 10W}}")
@@ -183,16 +193,16 @@ def test_the_check_says_what_a_round_should_take_in_energy(capsys: pytest.Captur
     experiment = parse_experiment(CHECKED, overrides=changes)
     # 3 s of 1288.04 mW, 8,000 bits of 51.97 + 438.39 mJ/Mbit; 0.1 s of 2 W, of the first of four 1 s of 10 W
     expected = 3 * 1.28804 + 8e-3 * (0.05197 + 0.43839) + (10 + 3 * 0.2) / 4
-    assert expected_times(experiment, payloads).device_fj / 1e15 == pytest.approx(expected)
-    print_times(experiment, payloads, Console(width=100))
+    assert times_of(experiment, payloads).device_fj / 1e15 == pytest.approx(expected)
+    print_times_of(experiment, payloads, 100)
     assert f"energy: about {expected:.2f}\u00a0J per LPS round for a mean device" in capsys.readouterr().out
-    print_times(parse_experiment(CHECKED), payloads, Console(width=100))
+    print_times_of(parse_experiment(CHECKED), payloads, 100)
     assert "energy" not in capsys.readouterr().out
 
 
 def test_expected_times_are_those_of_the_slowest() -> None:
     payloads = Payloads(device_down=1_000, device_up=1_000, lps_down=500, lps_up=500)
-    expected = expected_times(parse_experiment(CHECKED), payloads)
+    expected = times_of(parse_experiment(CHECKED), payloads)
     # device 0: 1 s and 0.1 down, 100 examples of 10 ms, 2 s and 0.1 up
     assert expected.lps_round.ends_ns == 1_100 * MS + 1_000 * MS + 2_100 * MS
     assert expected.global_round.ends_ns == 10 * MS + 2 * 4_200 * MS + 10 * MS
@@ -202,7 +212,7 @@ def test_expected_times_are_those_of_the_slowest() -> None:
 def test_expected_times_leave_out_the_schedule_which_changes_only_some_rounds() -> None:
     payloads = Payloads(device_down=1_000, device_up=1_000, lps_down=500, lps_up=500)
     cut = parse_experiment(CHECKED, overrides=["schedule=[{at: 0s, cut: {for: 1h}}]"])
-    assert expected_times(cut, payloads) == expected_times(parse_experiment(CHECKED), payloads)
+    assert times_of(cut, payloads) == times_of(parse_experiment(CHECKED), payloads)
 
 
 ASKED = (
@@ -215,7 +225,7 @@ ASKED = (
 
 def test_expected_times_have_the_questions_in_rounds_for_which_all_lpss_wait() -> None:
     payloads = Payloads(device_down=1, device_up=1, lps_down=1, lps_up=1_000, answer=1_000)
-    expected = expected_times(parse_experiment(CHECKED, overrides=ASKED), payloads)
+    expected = times_of(parse_experiment(CHECKED, overrides=ASKED), payloads)
     # lps-1 has the model after 10 ms, its device after 1,010 and its answer after 2,010; the GPS after 3,020. The plan
     # is at lps-1 after 3,030, at the device after 4,030, which trains for 50: an LPS round of 5,070, the next of 2,050
     assert expected.lps_round.ends_ns == (5_070 + 2_050) // 2 * MS
@@ -231,13 +241,12 @@ def test_an_answer_takes_energy_in_the_first_lps_round_of_a_global_round() -> No
     experiment = parse_experiment(CHECKED, overrides=[*counted, "energy.radio=own"])
     payloads = Payloads(device_down=1, device_up=1_000, lps_down=1, lps_up=1_000, answer=2_000)
     # 8,000 bits each round and 16,000 every second
-    assert expected_times(experiment, payloads).device_fj / 1e15 == pytest.approx(8e-3 + 16e-3 / 2)
+    assert times_of(experiment, payloads).device_fj / 1e15 == pytest.approx(8e-3 + 16e-3 / 2)
 
 
 def test_check_prints_every_link_once(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(width=120)
-    print_links(parse_experiment(CHECKED), console)
-    print_times(parse_experiment(CHECKED), Payloads(device_down=1_000, device_up=1, lps_down=1, lps_up=1), console)
+    print_links(parse_experiment(CHECKED), Console(width=120))
+    print_times_of(parse_experiment(CHECKED), Payloads(device_down=1_000, device_up=1, lps_down=1, lps_up=1), 120)
     said = capsys.readouterr().out
     for words in ("devices 0 ", "devices 1, 2", "devices 3 ", "26kbit/s", "10 ×", "unlimited", "training: about"):
         assert words in said

@@ -4,6 +4,7 @@ from pytest import CaptureFixture
 
 from emulator.commands.main import execute
 from emulator.estimates.round_cost import RoundCost, round_cost
+from fedstrata.datasets import load_dataset
 from fedstrata.experiment_file import parse_experiment
 
 TEXT = """
@@ -14,8 +15,14 @@ training: {global_rounds: 3, lps_rounds_per_global_round: 2, local_epochs: 5, ba
 """
 
 
+def cost_of(*overrides: str) -> RoundCost:
+    """The cost on two cores that train an example in 50 ms."""
+    experiment = parse_experiment(TEXT, overrides=overrides)
+    return round_cost(experiment, load_dataset(experiment.data, experiment.seed), per_example_s=0.05, cores=2)
+
+
 def test_all_devices_train_at_the_measured_pace() -> None:
-    cost = round_cost(parse_experiment(TEXT), per_example_s=0.05, cores=2)
+    cost = cost_of()
     # In an LPS round the median device trains on 5 * 4 = 20 examples, and all devices train on 5 * 12 = 60.
     assert (cost.examples, round(cost.device_s, 6), round(cost.training_s, 6)) == (4, 1.0, 3.0)
     assert (cost.asked, cost.lps_rounds, round(cost.round_s, 6)) == (3, 6, 1.5)
@@ -25,8 +32,7 @@ def test_all_devices_train_at_the_measured_pace() -> None:
 
 
 def test_two_of_three_devices_take_two_thirds() -> None:
-    part = parse_experiment(TEXT, overrides=["training.participation=0.34"])  # two of three devices
-    cost = round_cost(part, per_example_s=0.05, cores=2)
+    cost = cost_of("training.participation=0.34")  # two of three devices
     assert (cost.asked, round(cost.training_s, 6), cost.bytes_up) == (2, 2.0, 2 * 4 * 2410)
 
 

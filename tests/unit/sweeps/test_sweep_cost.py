@@ -12,7 +12,7 @@ from emulator.commands.main import execute
 from emulator.estimates.sizing import device_memory
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.sweep_cost import RowCost, row_costs, total_of
-from fedstrata.datasets import load_dataset
+from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.errors import DataError
 from fedstrata.experiment import Experiment
 
@@ -36,7 +36,7 @@ def sweep(**keys: Any) -> Sweep:
 
 def test_a_row_costs_its_rounds_times_its_devices() -> None:
     """In each of six LPS rounds, a device trains on 5 * 10 examples, and receives and sends a model."""
-    everyone, half, wide = row_costs(sweep(), lambda _: 0.01)
+    everyone, half, wide = row_costs(sweep(), lambda *_: 0.01)
     assert [row.runs for row in (everyone, half, wide)] == [3, 3, 3]
     assert everyone.training_s == pytest.approx(6 * 4 * 50 * 0.01)
     assert half.training_s == pytest.approx(6 * 2 * 50 * 0.01)
@@ -53,7 +53,7 @@ def test_a_row_needs_the_memory_that_check_states_for_a_process_with_all_devices
 def test_rows_with_the_same_model_and_batches_are_measured_once() -> None:
     asked: list[Experiment] = []
 
-    def measure(experiment: Experiment) -> float:
+    def measure(experiment: Experiment, _: Dataset) -> float:
         asked.append(experiment)
         return 0.01 * len(asked)
 
@@ -66,7 +66,7 @@ def test_each_processor_is_measured() -> None:
     cells = {"cpu": {}, "again": {"training.global_rounds": 2}, "gpu": {"devices.processor": "cuda"}}
     asked: list[str] = []
 
-    def measure(experiment: Experiment) -> float:
+    def measure(experiment: Experiment, _: Dataset) -> float:
         asked.append(experiment.devices.processor)
         return 0.01
 

@@ -103,6 +103,7 @@ def run(
         shows_page=watching.shows_page,
         has_tls=has_tls,
         backend=devices.backend(),
+        check=devices.check(),
         tracking=watching.tracking(),
         arrivals=folders.arrivals,
     )

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from emulator.cluster.release import Release
     from emulator.local.processes import LocalBackend
+    from emulator.runs.run import Check
     from emulator.tracking.tracking import Tracking
     from fedstrata.experiment import Experiment
 
@@ -152,6 +153,12 @@ class Devices:
 
         place = FleetPlace(address=self.fleet, tls=self.fleet_tls)
         return partial(FleetBackend, fleet=place, most_boards=self.boards)
+
+    def check(self) -> "Check":
+        """Return the check of an experiment before its run, for the place where its devices are."""
+        from emulator.runs.run import check_devices_here, check_devices_on_boards
+
+        return check_devices_here if self.fleet is None else check_devices_on_boards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
-from emulator.estimates.check import check_here
+from emulator.estimates.check import check_data, check_here
 from emulator.estimates.device_processes import process_count
 from emulator.estimates.sizing import lacking_room
 from emulator.local.processes import LocalBackend, nurseries
@@ -32,6 +32,25 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+Check = Callable[[Experiment, int | None], None]  # takes the experiment and the wanted number of device processes
+
+
+def check_devices_here(experiment: Experiment, device_processes: int | None) -> None:
+    """Check that the devices of an experiment can run on this machine: its data, its processor and the memory of this
+    processor. Raises FedstrataError if they cannot.
+    """
+    dataset = check_here(experiment)
+    if said := lacking_room(experiment, dataset, process_count(experiment, device_processes)):
+        raise ExperimentError(said)
+
+
+def check_devices_on_boards(experiment: Experiment, _: int | None) -> None:
+    """Check the experiment without this machine's processor, because boards train. A board checks its own processor
+    when its device starts. Raises FedstrataError if the data or deadlines allow no run.
+    """
+    check_data(experiment)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """Hold the user's request for a run of `experiment` in the folder `out`. If `experiment` is None, the run in this
@@ -44,6 +63,7 @@ class RunRequest:
     shows_page: bool = False  # whether to show the live page in a browser
     has_tls: bool = True  # whether its processes speak TLS to each other
     backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
+    check: Check = check_devices_here  # raises FedstrataError if the experiment cannot run where its devices are
     tracking: Tracking = field(default_factory=Tracking)  # shows the run in other tools
     arrivals: Path | None = None  # record with the asynchronous rounds that the run repeats
 
@@ -97,21 +117,15 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
     """
     if request.experiment is not None:
         check_unused(request.out)
-        _check(request, request.experiment)
+        request.check(request.experiment, request.device_processes)
         if request.arrivals is not None:
             check_arrivals(request.arrivals, request.experiment)
     with run_folder(request.out, request.experiment) as experiment:
         if request.experiment is None:
-            _check(request, experiment)
+            request.check(experiment, request.device_processes)
         if request.arrivals is not None:
             keep_arrivals(request.arrivals, request.out)
         yield experiment
-
-
-def _check(request: RunRequest, experiment: Experiment) -> None:
-    dataset = check_here(experiment)
-    if said := lacking_room(experiment, dataset, process_count(experiment, request.device_processes)):
-        raise ExperimentError(said)
 
 
 async def _alone(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:

@@ -514,6 +514,22 @@ def test_options_of_another_place_are_refused() -> None:
         Devices(fleet="127.0.0.1:1", device_processes=2).backend()
 
 
+def test_a_run_on_boards_does_not_ask_for_this_machines_processor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    file = tmp_path / "few.yaml"
+    file.write_text(DIGITS)
+    words = ["run", str(file), "--set", "devices.processor=cuda"]
+    assert execute([*words, "--out", str(tmp_path / "here")]) == 2
+    assert "cuda" in capsys.readouterr().err
+    on_boards = ["--fleet", "127.0.0.1:1", "--fleet-tls", str(tmp_path / "none")]
+    assert execute([*words, "--out", str(tmp_path / "boards"), *on_boards]) == 2
+    said = capsys.readouterr().err
+    assert "cuda" not in said
+    assert str(tmp_path / "none") in said
+
+
 def test_the_fleets_own_authority_certifies_no_run(
     certs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,15 +109,20 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
         raise ExperimentError(
             "schedule: on other links other devices are away or have moved, so models differ; run the experiment again"
         )
-    was, now = (
-        parse_experiment(text, overrides=["clock=none"]) for text in (record.experiment_yaml, experiment.to_yaml())
-    )
+    was, now = map(without_times, (record.experiment_yaml, experiment.to_yaml()))
     are_masked = [each.secure_aggregation is not None for each in (was, now)]  # masked updates have more bytes
     if was.digest != now.digest or are_masked[0] != are_masked[1]:
         raise ExperimentError(
             f"--set {' --set '.join(changes)} changes the models or their bytes, not only the times; "
             "run the experiment again"
         )
+
+
+def without_times(text: str, *changes: str) -> Experiment:
+    """Return the experiment of a file, with further changes and without a clock. Its digest does not depend on links or
+    boards.
+    """
+    return parse_experiment(text, overrides=[*changes, "clock=none"])
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:

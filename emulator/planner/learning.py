@@ -5,6 +5,7 @@ choices that a search file varies.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from emulator.estimates.retime import without_times
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 
@@ -15,8 +16,9 @@ def models_digest(experiment: Experiment) -> str:
     """Return a digest of all that changes the models of a run. Two experiments with the same digest differ only in
     times, or in their names. In asynchronous rounds, times change models.
     """
-    changes = ["name=same"] if experiment.training.rounds.asynchronous is not None else ["name=same", "clock=none"]
-    return parse_experiment(experiment.to_yaml(), overrides=changes).digest
+    if experiment.training.rounds.asynchronous is None:
+        return without_times(experiment.to_yaml(), "name=same").digest
+    return parse_experiment(experiment.to_yaml(), overrides=["name=same"]).digest
 
 
 def learning_axes(candidates: Sequence[tuple[Choices, str]]) -> tuple[str, ...]:

@@ -3,9 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -13,6 +11,7 @@ from emulator.console.units import NO_VALUE, counted, grouped
 from emulator.planner.plan import TRAININGS, Plan
 from emulator.planner.resources import Resource
 from emulator.planner.search import Candidate, Rounds
+from emulator.results.report.framed import framed
 from emulator.results.report.html_tables import Markup, html, table
 from emulator.results.report.run_page import write_page
 from emulator.results.report.style import COLOURS, MUTED, drawing, inline_svg, save
@@ -195,8 +194,6 @@ def _scale(axes: "Axes", name: str, resource: Resource) -> None:
 
 def _page(plan: Plan) -> str:
     """Return the plan's page as HTML."""
-    here = files("emulator.results.report")
-    template = Template(here.joinpath("plan.html").read_text(encoding="utf-8"))
     head, rows = best_table(plan)
     reports = {
         each.place: quote(f"{TRAININGS}/{plan.run_of(each).path.as_posix()}/report.html") for each in plan.trained
@@ -207,9 +204,9 @@ def _page(plan: Plan) -> str:
     ]
     numeric = "1" + "." * len(plan.best.choices) + "1" * (len(head) - 1 - len(plan.best.choices))
     title = "What candidates need until the target"
-    return template.substitute(
-        style=here.joinpath("style.css").read_text(encoding="utf-8"),
-        name=html(plan.search.sweep.name),
+    return framed(
+        "plan",
+        name=plan.search.sweep.name,
         said=Markup("".join(f"<p>{html(line)}</p>" for line in summary(plan))),
         figure=Markup(
             f"<figure>{inline_svg('plan', title, size_of(plan), lambda figure: draw(plan, figure))}</figure>"

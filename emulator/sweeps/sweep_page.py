@@ -1,15 +1,14 @@
 """Write the results of a sweep: its tables, its figure, and a page with links to the report of every run."""
 
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from urllib.parse import quote
 
 from emulator.console.units import NO_VALUE, counted, measured
 from emulator.results.measures import DEVICES
 from emulator.results.over_seeds import MEAN, Form
 from emulator.results.report.comparison_figure import Columns, Series, title_of
+from emulator.results.report.framed import framed
 from emulator.results.report.html_tables import Markup, html, table
 from emulator.results.report.run_page import write_page
 from emulator.results.report.style import inline_svg
@@ -104,15 +103,11 @@ def render_page(results: SweepResults, figure: Columns) -> str:
     sweep = results.sweep
     done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
     missing = len(sweep.runs) - done
-    here = files("emulator.results.report")
-    template = Template(here.joinpath("sweep.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        style=here.joinpath("style.css").read_text(encoding="utf-8"),
-        name=html(sweep.name),
-        said=html(
-            f"{counted(len(sweep.places), 'row')} of the table, seeds {seeds}: {counted(done, 'run')} completed"
-            + (f", {missing} not" if missing else "")
-        ),
+    said = f"{counted(len(sweep.places), 'row')} of the table, seeds {seeds}: {counted(done, 'run')} completed"
+    return framed(
+        "sweep",
+        name=sweep.name,
+        said=Markup(f'<p class="run">{html(said + (f", {missing} not" if missing else ""))}</p>'),
         figure=_figure(figure),
         table=_table(
             results,

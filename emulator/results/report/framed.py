@@ -1,0 +1,23 @@
+"""Fill the pages that need no script, those of sweeps and plans. They have the same frame around different sections."""
+
+from importlib.resources import files
+from string import Template
+
+from emulator.results.report.html_tables import Markup, html
+
+
+def framed(kind: str, *, name: str, said: Markup, **parts: Markup) -> str:
+    """Return the page of a `sweep` or a `plan` as HTML. `name` and `said` stand above its sections, and `parts` fills
+    the sections of the file with the name of `kind`.
+    """
+    sections = _template(f"{kind}.html").substitute(parts)
+    style = _text("style.css")
+    return _template("frame.html").substitute(style=style, kind=kind, name=html(name), said=said, body=sections)
+
+
+def _template(file: str) -> Template:
+    return Template(_text(file))
+
+
+def _text(file: str) -> str:
+    return files("emulator.results.report").joinpath(file).read_text(encoding="utf-8")

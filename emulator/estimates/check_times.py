@@ -65,7 +65,7 @@ def expected_times(experiment: Experiment, payloads: Payloads, dataset: Dataset)
     experiment = experiment.model_copy(update={"schedule": ()})
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
-    rounds, homes = _looked_at(training, moment), expected_homes(experiment)
+    rounds, homes = rounds_looked_at(training, moment), expected_homes(experiment)
     counts = example_counts(experiment, dataset)
     built: dict[tuple[Moment | None, tuple[int, ...]], list[Exchanged]] = {}
     drawn = []
@@ -73,7 +73,7 @@ def expected_times(experiment: Experiment, payloads: Payloads, dataset: Dataset)
         asked = None if number % training.lps_rounds_per_global_round else moment
         key = asked, tuple(trained_in(experiment, counts, number))
         if key not in built:  # a transfer per round and device would take 4 to 8 % more time, with 10,000 devices
-            built[key] = _sent(experiment, payloads, *key)
+            built[key] = exchanged_in(experiment, payloads, *key)
         cohorts = [cohort(home, training.participation, experiment.seed, number) for home in homes]
         drawn.append([{ids[index]: built[key][index] for index in each} for each in cohorts])
     looked_at = _rounds(experiment, payloads, drawn, is_asking=moment is not None)
@@ -139,7 +139,7 @@ def _alone(
         experiment.device_ids(),
         asks_in_training(make_method(experiment)),
     )
-    sent, found = _sent(experiment, payloads, moment, trained_in(experiment, counts, 0)), []
+    sent, found = exchanged_in(experiment, payloads, moment, trained_in(experiment, counts, 0)), []
     for index, at_ns in begins_ns.items():
         name, each = ids[index], sent[index]
         timed = timeline.round(0, at_ns)
@@ -162,7 +162,7 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
     )
 
 
-def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
+def rounds_looked_at(training: TrainingSettings, moment: Moment | None) -> int:
     """Return the number of LPS rounds of which the times are calculated.
 
     If devices answer a question in the first LPS round of each global round, this round takes longer than the others.
@@ -203,7 +203,9 @@ def trained_in(experiment: Experiment, counts: Sequence[int], lps_round: int) ->
     return [once[count] for count in counts]
 
 
-def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, trained: Sequence[int]) -> list[Exchanged]:
+def exchanged_in(
+    experiment: Experiment, payloads: Payloads, moment: Moment | None, trained: Sequence[int]
+) -> list[Exchanged]:
     """Return how many bytes each device exchanges with its LPS in a round.
 
     `moment` is the time in the round at which devices are asked a question. It is None for a round without a question.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from emulator.console.units import NO_VALUE, counted, grouped
+from emulator.planner.place import gains
 from emulator.planner.plan import TRAININGS, Plan
 from emulator.planner.resources import Resource
 from emulator.planner.search import Candidate, Rounds
@@ -70,6 +71,7 @@ def summary(plan: Plan) -> list[str]:
         f"Models depend on {', '.join(state.axes) or 'nothing'}; only times depend on {', '.join(others) or 'nothing'}",
         f"plan: {plan.best.label}: {counted(round(rounds), 'global round')}, {needs}",
         *_why(plan),
+        *([gains(plan.experiment, file.place, state.aim)] if file.place is not None else []),
     ]
 
 

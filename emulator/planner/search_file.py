@@ -12,6 +12,7 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from emulator.planner.place import PlaceSettings, with_places
 from emulator.planner.resources import Resource
 from emulator.sweeps.file import Sweep, read_document, sweep_of
 from fedstrata.clock.clocks import clock_of
@@ -53,6 +54,7 @@ class SearchFile(Settings):
     target: float  # of the main metric
     trainings: int = Field(default=20, ge=1, le=1000)  # candidates that are trained at most
     limits: Limits = Limits()
+    place: PlaceSettings | None = None  # which device is at which LPS; None: as in the experiments
 
     @field_validator("vary")
     @classmethod
@@ -98,6 +100,8 @@ def load_search(path: Path) -> Search:
         raise ExperimentError(f"{path}: {said}") from None
     sweep = sweep_of({key: document[key] for key in SWEEP_KEYS}, name=path.stem, where=str(path), beside=path.parent)
     _check_predictable(sweep, path)
+    if file.place is not None:
+        sweep = with_places(sweep, file.place, file.aim, where=str(path))
     text = yaml.safe_dump({**document, "base": read_yaml(sweep.text)["base"]}, sort_keys=False)
     return Search(file=file, sweep=sweep, text=text)
 

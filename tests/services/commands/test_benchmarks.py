@@ -114,6 +114,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "planner {folder}/search.yaml {folder}/all --targets 0.1 --trainings 2",
         ["4 candidates, 2 different models, seed 3", rf"\| 0.1 \| seconds \| 2 \| 2 \| 0.000 \| {N} \| .* \(\d+%\) \|"],
     ),
+    "placement": (
+        "placement --devices 6 --lps 2 --draws 2",
+        [r"\| placement \| LPS round, s \| above.*", rf"\| best of all( \| {N}){{2}} \|", r"\| bound .* 0.0 \|"],
+    ),
     "privacy attack": (
         "privacy attack --sizes 5 20 --figure {folder}/attack.svg",
         [r"\| examples of the device \| no noise \| ε 64 \| ε 16 \|", rf"\| 20( \| {N} ± {N}){{3}} \|"],

@@ -41,6 +41,7 @@ SEARCH: dict[str, Any] = {
     "aim": "seconds",
     "target": 0.3,
     "trainings": 4,
+    "place": {"capacity": 3, "reach": [{"devices": [0], "lps": [1]}]},
 }
 KEPT = ("plan.csv", "plan.svg", "index.html", "experiment.yaml")
 
@@ -87,6 +88,8 @@ def test_the_plan_is_the_cheapest_candidate_and_its_experiment_runs(done: Path) 
     record = next((done / "trainings").glob(f"runs/base/*={experiment.training.lps_rounds_per_global_round},*/seed-3"))
     assert json.loads((record / "summary.json").read_text())["run_id"] == experiment.run_id
     page = (done / "index.html").read_text(encoding="utf-8")
+    assert experiment.topology is not None and experiment.topology.home_of(0) == 1
+    assert "time of a global round as placed: " in page
     assert "mathdefault" not in page  # ticks of a logarithmic axis
     assert (
         f"trainings/{record.relative_to(done / 'trainings').as_posix().replace('=', '%3D').replace(',', '%2C')}" in page

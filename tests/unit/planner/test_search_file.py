@@ -67,7 +67,7 @@ def test_a_search_has_a_candidate_for_each_combination(tmp_path: Path) -> None:
         ({"aim": "money"}, "aim: "),
         (
             {"goal": 1},
-            "a search has base, vary, seeds, aim, target, trainings, limits (docs/tutorial/choose-a-topology.md)",
+            "a search has base, vary, seeds, aim, target, trainings, limits, place (docs/tutorial",
         ),
         ({"seeds": [1, 1]}, "seeds has a seed twice"),
         ({"vary": {}}, "vary: "),

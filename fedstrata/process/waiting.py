@@ -6,7 +6,7 @@ In this library and in the three services, only this module sleeps.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -16,6 +16,7 @@ Result = TypeVar("Result")
 _STARTED_AT = time.time() - time.monotonic()
 TIMER_S = 0.001  # a timer may fire this much too early by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+FEW_ENDS = 64  # callers in the heap of `Changes` that may have ended
 AWAKE_S = 1.0  # longest single wait of `wait_awake`
 PAUSED_S = 0.5  # a single wait that ends so late shows that the process was paused
 # Connections break in a pause of ten seconds (`CHANNEL_OPTIONS`), which may seem to be `AWAKE_S` shorter. Then a child
@@ -129,8 +130,11 @@ async def wait_awake(wait: Callable[[float | None], Awaitable[bool]], timeout_s:
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """Describe a caller that waits: when its time is over, its condition, and the future that ends its wait."""
+    """Describe a caller that waits: its name, when its time is over, its condition, and the future that ends its
+    wait.
+    """
 
+    name: str
     ends_at: float
     is_true: Callable[[], bool]
     over: asyncio.Future[bool]  # its result is whether the time is over
@@ -152,13 +156,15 @@ class _Waiting:
 class Changes:
     """Wake each waiting caller when its condition has become true. The time-outs of all callers share one timer.
 
-    This object checks the conditions, because waking each caller for its own check would take longer.
+    This object checks the conditions, because it would take longer to wake each caller for its own check. Callers may
+    have names, so that their conditions are checked only when they may have changed.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []  # a heap, sorted by the end of each caller's time
+        self._waiting: dict[str, dict[_Waiting, None]] = {}  # by name
+        self._ends: list[_Waiting] = []  # a heap, sorted by the end of each caller's time; some no longer wait
         self._next: asyncio.Event | None = None
-        self._is_told = False
+        self._told: dict[str, None] = {}  # names of the callers to check in the next turn of the event loop
         self._alarm = Alarm(self._time_out)
 
     @property
@@ -168,27 +174,41 @@ class Changes:
             self._next = asyncio.Event()
         return self._next
 
-    def tell(self) -> None:
-        """Check the conditions in the next turn of the event loop, and wake the callers for which they hold."""
-        if self._waiting and not self._is_told:
-            self._is_told = True
+    def tell(self, *, but: Collection[str] = ()) -> None:
+        """Check the conditions in the next turn of the event loop, and wake the callers for which they hold. The
+        conditions of the callers named in `but` have not changed.
+        """
+        self.tell_only(name for name in self._waiting if name not in but)
+
+    def tell_only(self, names: Iterable[str]) -> None:
+        """Like `tell`, but only the conditions of callers with these names may have changed."""
+        is_told = bool(self._told)
+        self._told.update(dict.fromkeys(names))
+        if self._told and not is_told:
             asyncio.get_running_loop().call_soon(self._wake)
         if self._next is not None:
             self._next.set()
             self._next = None
 
-    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until a condition holds, and return True. On time-out, return False."""
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None, *, name: str = "") -> bool:
+        """Wait until a condition holds, and return True. On time-out, return False. `name` is the caller's name; many
+        callers may have the same name.
+        """
         loop, is_over = asyncio.get_running_loop(), False
         ends_at = math.inf if timeout_s is None else loop.time() + timeout_s
         while not is_true():
             if is_over or loop.time() >= ends_at:
                 return False
-            waiting = _Waiting(ends_at, is_true, loop.create_future())
-            heappush(self._waiting, waiting)
+            waiting = _Waiting(name, ends_at, is_true, loop.create_future())
+            self._waiting.setdefault(name, {})[waiting] = None
             if timeout_s is not None:
+                self._drop_ended()
+                heappush(self._ends, waiting)
                 self._alarm.ring_by(ends_at)
-            is_over = await waiting.over
+            try:
+                is_over = await waiting.over
+            finally:
+                self._forget(waiting)
         return True
 
     async def wait_until_ns(self, at_ns: Callable[[], int | None]) -> None:
@@ -208,20 +228,29 @@ class Changes:
         return await wait_awake(partial(self.wait_until, is_true), timeout_s)
 
     def _wake(self) -> None:
-        self._is_told = False
-        looked_at, self._waiting = self._waiting, []
-        for waiting in looked_at:
-            if waiting.is_to_wake():
-                waiting.end(is_over=False)
-            else:
-                self._waiting.append(waiting)
-        heapify(self._waiting)
+        told, self._told = self._told, {}
+        for name in told:
+            for waiting in self._waiting.get(name, ()):
+                if waiting.is_to_wake():
+                    waiting.end(is_over=False)
 
     def _time_out(self, now: float) -> None:
-        while self._waiting and self._waiting[0].ends_at <= now:
-            heappop(self._waiting).end(is_over=True)
-        if self._waiting and self._waiting[0].ends_at < math.inf:
-            self._alarm.ring_by(self._waiting[0].ends_at)
+        while self._ends and self._ends[0].ends_at <= now:
+            heappop(self._ends).end(is_over=True)
+        if self._ends:
+            self._alarm.ring_by(self._ends[0].ends_at)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        named = self._waiting[waiting.name]
+        del named[waiting]
+        if not named:
+            del self._waiting[waiting.name]
+
+    def _drop_ended(self) -> None:
+        """If most callers in the heap no longer wait, take them out of the heap."""
+        if len(self._ends) > FEW_ENDS + 2 * sum(map(len, self._waiting.values())):
+            self._ends = [waiting for waiting in self._ends if not waiting.over.done()]
+            heapify(self._ends)
 
 
 class Alarm:

@@ -61,7 +61,8 @@ class LpsRounds:
             opened=self.opened,
             terms=RoundTerms(run_id="", link=LinkSettings(), wait=self.clock.wait),
             refused=Refusals(EventLog("test")),
-            changes=Changes(),
+            calls=Changes(),
+            messages=Changes(),
             metrics=ProcessMetrics("lps"),
             log=EventLog("test"),
         )

@@ -50,7 +50,8 @@ class ChildCalls:
         self.refused = refused if refused is not None else Refusals(log)
         self._know_end: set[str] = set()
         self._is_released = False
-        self._changes = Changes()
+        self._calls = Changes()  # wakes children's calls, by the names of the children with a kept update
+        self._messages = Changes()  # wakes the stages of the round
         self._turns = Turns()
         self._uploads = Uploads(terms, metrics, self.refused, self._turns, accepts_updates)
         self._serves = serves or (lambda child_id: True)
@@ -75,12 +76,15 @@ class ChildCalls:
         child_id = request.child_id
         self.refused.check(child_id)
         held_until = time.monotonic() + self.terms.held_s
-        await self._changes.wait_until(
+        await self._calls.wait_until(
             lambda: self._is_released or self._round is not None or self._is_over_for(request), self.terms.held_s
         )
         self._hear_of(request)
-        await self._changes.wait_until(
-            lambda: self._is_released or self._has_news(request), held_until - time.monotonic()
+        is_kept = self._round is not None and self._round.is_kept(request)
+        await self._calls.wait_until(
+            lambda: self._is_released or self._has_news(request),
+            held_until - time.monotonic(),
+            name=child_id if is_kept else "",
         )
         if self._finished is None and not self._serves(child_id):
             raise NotServedError(
@@ -90,7 +94,7 @@ class ChildCalls:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
                 self._know_end.add(child_id)
-            self._changes.tell()
+            self._messages.tell()
         elif not self._has_news(request):
             yield pb.ModelPart(waiting=pb.Waiting(current_round=self._round.number if self._round else -1))
         else:
@@ -129,7 +133,7 @@ class ChildCalls:
         with self._refusing(request.child_id):
             self._hear(request)
             if self._round is not None and self._round.asked(request):
-                self._changes.tell()
+                self._tell()
 
     async def hear(self, message: Message) -> None:
         """Take a child's answer to a question, or its announcement of an update. Ignore a message that the round does
@@ -145,7 +149,7 @@ class ChildCalls:
                 self._uploads.check(self._round, message)
                 await self.terms.clock.announced(message)
             if self._round is not None and await self._round.hear(message):
-                self._changes.tell()
+                self._messages.tell()
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
         """Take one child's update for the open round. If the update misses the round, the reply says so. This is not an
@@ -209,7 +213,12 @@ class ChildCalls:
         if self.refused.refuse(-1 if opened is None else opened.number, child_id, reason) and opened is not None:
             if not opened.intake.keeps(child_id):
                 opened.intake.exclude(child_id)
-            self._changes.tell()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Let all children's calls and the stages of the round look for changes."""
+        self._calls.tell()
+        self._messages.tell()
 
 
 @dataclass(frozen=True)

@@ -168,13 +168,14 @@ class Children:
         child = self._children.get(child_id)
         return child.state if child else None
 
-    def release(self, child_id: str) -> None:
-        """Take an awaited child out of the round, because its update belongs to a later round. The quorum is then a
-        share of the remaining children.
+    def release(self, names: Collection[str]) -> None:
+        """Take awaited children out of the round, because their updates belong to later rounds. The quorum is of the
+        other children from now on.
         """
-        del self._children[child_id]
-        self._later.add(child_id)
-        self._awaited, self._left = self._awaited - 1, self._left - 1
+        for name in names:
+            del self._children[name]
+        self._later.update(names)
+        self._awaited, self._left = self._awaited - len(names), self._left - len(names)
         self._quorum = self._wait.quorum(len(self._children))
         self._tell()
 
@@ -189,6 +190,11 @@ class Children:
     def offset_of(self, child_id: str) -> int:
         """Return how many bytes of a child's payload have been added to the sum."""
         return 0 if child_id in self._later else self._child(child_id).offset
+
+    @property
+    def excluded(self) -> set[str]:
+        """The children that have left the round."""
+        return {name for name, child in self._children.items() if child.state is ChildState.EXCLUDED}
 
     @property
     def missing(self) -> tuple[str, ...]:

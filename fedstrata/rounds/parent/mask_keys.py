@@ -155,7 +155,7 @@ class Masked(Stage):
     async def gather(self) -> None:
         around = self._around
         deadline_s = around.terms.wait.deadline_s
-        if await around.changes.wait_awake(lambda: self.is_formed or self._intake.is_complete, deadline_s):
+        if await around.messages.wait_awake(lambda: self.is_formed or self._intake.is_complete, deadline_s):
             return
         for child_id in self._without_key():
             around.log.warning("no_key", child=child_id, round=around.opened.number)

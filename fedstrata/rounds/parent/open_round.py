@@ -1,6 +1,6 @@
 """The open round of a parent: its models, its children, and its stages in order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,6 +46,11 @@ class Stage:
 
     If a feature is off, the round has no stage for it.
     """
+
+    @property
+    def kept(self) -> Collection[str]:
+        """The children that keep an update until this stage asks for it. Only this stage wakes their calls."""
+        return ()
 
     @property
     def is_over(self) -> bool:
@@ -181,6 +186,15 @@ class OpenRound:
             return False
         return not any(stage.holds_back(request, is_sent=self._is_sent(request)) for stage in self.stages)
 
+    @property
+    def kept(self) -> Collection[str]:
+        """The children that keep an update until the round asks for it."""
+        return {child_id for stage in self.stages for child_id in stage.kept}
+
+    def is_kept(self, request: pb.FetchModelRequest) -> bool:
+        """Return whether the child of a request keeps an update until the round asks for it."""
+        return any(request.child_id in stage.kept for stage in self.stages) and self._is_sent(request)
+
     def first(self, request: pb.FetchModelRequest) -> list[pb.ModelPart]:
         """Return the messages that a child gets before its model."""
         return [part for stage in self.stages if (part := stage.first(request)) is not None]
@@ -273,6 +287,7 @@ class Around:
     opened: OpenRound
     terms: RoundTerms
     refused: Refusals
-    changes: Changes
+    calls: Changes  # wakes children's calls
+    messages: Changes  # wakes the stages that wait for children
     metrics: ProcessMetrics
     log: EventLog

@@ -26,12 +26,13 @@ class RoundServer(ChildCalls):
         opened.announce(self.terms.run_id, self.terms.link.down)
         for child_id in self.refused:  # before any child learns of the round
             opened.intake.exclude(child_id)
-        opened.intake.when_void(self._changes.tell)
+        opened.intake.when_void(self._tell)
         around = Around(
             opened=opened,
             terms=self.terms,
             refused=self.refused,
-            changes=self._changes,
+            calls=self._calls,
+            messages=self._messages,
             metrics=self._metrics,
             log=self._log,
         )
@@ -40,7 +41,7 @@ class RoundServer(ChildCalls):
         self._round = opened
         self.terms.clock.round_opened()
         self._metrics.round_opened(opened.number)
-        self._changes.tell()
+        self._calls.tell(but=opened.kept)
 
     async def fetch_closed(
         self, closed: OpenRound, request: pb.FetchModelRequest
@@ -56,20 +57,20 @@ class RoundServer(ChildCalls):
     def finish(self, reason: str = "") -> None:
         """Tell every child, from now on, that the run is over. If the run failed, also tell the reason."""
         self._finished = reason
-        self._changes.tell()
+        self._tell()
 
     def look_again(self) -> None:
         """Let waiting calls check again whether there is a reply for them. Call this when the served children have
         changed.
         """
-        self._changes.tell()
+        self._tell()
 
     def release(self) -> None:
         """End all waiting calls, because this object will open no further round. When the children call again, the LPS
         uses another object, or tells them that it no longer serves them.
         """
         self._is_released = True
-        self._changes.tell()
+        self._tell()
 
     def restart(self, child_id: str) -> None:
         """Note that a child has a new process. Forget that the child was refused, and drop its incomplete upload."""
@@ -102,10 +103,10 @@ class RoundServer(ChildCalls):
         opened.intake.sums = sums
         for stage in opened.stages:
             stage.go_on(clusters)
-        self._changes.tell()
+        self._tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait until these children know that the run is over, but at most `timeout_s` seconds. Return whether all of
         them know.
         """
-        return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)
+        return await self._messages.wait_until(lambda: children <= self._know_end, timeout_s)

@@ -18,7 +18,7 @@ called it leaves them out of the round.
 A round without a question has steps 1, 5 and 6.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -64,7 +64,7 @@ class Asking(Stage):
         around, intake = self._around, self._around.opened.intake
         for child_id in around.refused:
             intake.exclude(child_id)
-        await around.changes.wait_awake(lambda: not self._silent(), around.terms.wait.deadline_s)
+        await around.messages.wait_awake(lambda: not self._silent(), around.terms.wait.deadline_s)
         for child_id in self._silent():
             around.log.warning("no_answer", child=child_id, round=around.opened.number, question=self.question.name)
             intake.exclude(child_id)
@@ -154,12 +154,12 @@ class OnTime(Stage):
 
     def begin(self, around: Around) -> None:
         self._around, opened = around, around.opened
-        for child_id in self.deadline.begin({name: opened.sent_to(name) for name in opened.intake.missing}):
-            self._let_rest(child_id)
+        self._let_rest(self.deadline.begin({name: opened.sent_to(name) for name in opened.intake.missing}))
 
-    def _let_rest(self, child_id: str) -> None:
-        """Leave a child out of the round before it learns of the round."""
-        self._around.opened.intake.exclude(child_id)
+    def _let_rest(self, children: Collection[str]) -> None:
+        """Leave children out of the round before they learn of the round."""
+        for child_id in children:
+            self._around.opened.intake.exclude(child_id)
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
         opened, child_id = self._around.opened, header.child_id
@@ -210,7 +210,7 @@ class Announcing(OnTime):
         if not self.is_gathering or not self._around.opened.awaits(header.child_id):
             return Verdict.TAKEN
         if self._keep(header):  # the header counts as the announcement
-            self._around.changes.tell()
+            self._around.messages.tell()
         return Verdict.NOT_YET
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
@@ -226,33 +226,40 @@ class Announcing(OnTime):
 
         If too few children are left, the round ends before all have announced. Then no child is late.
         """
-        around = self._around
-        await around.changes.wait_until_ns(self._closes_ns)
+        await self._around.messages.wait_until_ns(self._closes_ns)
         self.is_gathering = False
         if self._must_decide():
-            for child_id in self.deadline.late_updates(self._updates()):
-                self._leave_out(child_id)
-        around.changes.tell()
+            self._leave_out(self.deadline.late_updates(self._updates()))
+        self._let_send()
 
     def _must_decide(self) -> bool:
         """Return whether a child of the round can be late."""
         return not self._around.opened.intake.is_complete
 
+    def _let_send(self) -> None:
+        """Wake the calls of the children that may send their updates now."""
+        self._around.calls.tell()
+
     def _closes_ns(self) -> int | None:
         """Return when the wait for announcements ends; None if this is not known yet."""
         if self._around.opened.intake.is_complete:
             return 0
-        return self.deadline.closes_ns(self._updates(), self._silent())
+        return self.deadline.closes_ns(self._at_work(), self._silent())
+
+    def _at_work(self) -> Collection[str]:
+        """Return the children with an update in this round or, if updates are kept, in a later round."""
+        return self._around.opened.intake.missing
 
     def _updates(self) -> dict[str, Exchanged]:
         """Return the announced updates from which the deadline decides."""
         missing = self._around.opened.intake.missing
         return {name: self.announced[name] for name in missing if name in self.announced}
 
-    def _leave_out(self, child_id: str) -> None:
-        """Leave a late child out of the round."""
-        self._around.opened.intake.exclude(child_id)
-        self._around.metrics.update("late")
+    def _leave_out(self, late: Collection[str]) -> None:
+        """Leave late children out of the round."""
+        for child_id in late:
+            self._around.opened.intake.exclude(child_id)
+            self._around.metrics.update("late")
 
 
 @dataclass
@@ -260,6 +267,10 @@ class Contributing(Announcing):
     """Take the updates that arrive in this round. Other updates stay at their devices until the round in which they
     arrive. Updates that were announced in an earlier round are not announced again.
     """
+
+    @property
+    def kept(self) -> Collection[str]:
+        return self.announced.keys()
 
     def begin(self, around: Around) -> None:
         super().begin(around)
@@ -273,8 +284,8 @@ class Contributing(Announcing):
         the round keeps all other updates that it has.
         """
         intake, refused = self._around.opened.intake, None
-        while refused != self._refused():
-            refused = self._refused()
+        while refused != intake.excluded:
+            refused = intake.excluded
             for name in self._children:
                 if intake.state_of(name) is ChildState.LATER:
                     intake.take_back(name)
@@ -291,21 +302,24 @@ class Contributing(Announcing):
         """
         return super()._must_decide() or (self._has_decided and bool(self._updates()))
 
-    def _let_rest(self, child_id: str) -> None:
-        self._around.opened.intake.release(child_id)
+    def _let_send(self) -> None:
+        self._around.calls.tell_only(["", *self._around.opened.intake.missing])
 
-    def _refused(self) -> set[str]:
-        intake = self._around.opened.intake
-        return {name for name in self._children if intake.state_of(name) is ChildState.EXCLUDED}
+    def _let_rest(self, children: Collection[str]) -> None:
+        self._around.opened.intake.release(children)
+
+    def _at_work(self) -> Collection[str]:
+        excluded = self._around.opened.intake.excluded
+        return [name for name in self._children if name not in excluded]
 
     def _updates(self) -> dict[str, Exchanged]:
         """Return the updates of all children at work. On the real clock, some have not announced theirs yet."""
-        refused, silent = self._refused(), Exchanged()
-        return {name: self.announced.get(name, silent) for name in self._children if name not in refused}
+        silent = Exchanged()
+        return {name: self.announced.get(name, silent) for name in self._at_work()}
 
-    def _leave_out(self, child_id: str) -> None:
-        if self._around.opened.intake.state_of(child_id) is ChildState.AWAITED:
-            self._around.opened.intake.release(child_id)
+    def _leave_out(self, late: Collection[str]) -> None:
+        intake, is_later = self._around.opened.intake, set(late)
+        intake.release([name for name in intake.missing if name in is_later])
 
 
 def on_time(deadline: Deadline) -> list[Stage]:

@@ -208,3 +208,24 @@ async def test_a_step_that_is_under_way_keeps_its_limit_whoever_closes_it(monkey
     await loop.advance(6.0)
     with pytest.raises(TimeoutError):
         await holding
+
+
+async def test_only_callers_whose_conditions_may_have_changed_are_checked() -> None:
+    changes, looked = Changes(), []
+
+    def wait(name: str) -> asyncio.Future[bool]:
+        return asyncio.ensure_future(changes.wait_until(lambda: bool(looked.append(name)), None, name=name))
+
+    waiting = [wait(name) for name in ("", "a", "a", "b")]
+    await turns()
+    for tell, checked in (
+        (lambda: changes.tell_only(["a", "c"]), ["a", "a"]),
+        (lambda: changes.tell(but={"a"}), ["", "b"]),
+        (changes.tell, ["", "a", "a", "b"]),
+    ):
+        looked.clear()
+        tell()
+        await turns()
+        assert looked == checked
+    for one in waiting:
+        one.cancel()

@@ -1,12 +1,16 @@
 """Compare plans with the best candidate of a search: all candidates are trained, and the planner trains some of them.
 
-    python -m benchmarks.planner SEARCH DIR [--targets 0.8 0.85] [--trainings 20]
+    python -m benchmarks.planner SEARCH DIR [--targets 0.8 0.85] [--trainings 20] [--seed 2] [--default AXIS=CHOICE ...]
 
-First all candidates are trained in `DIR`, a sweep's folder, with the first seed of the search file. The same call
-continues an interrupted one. Then the search is repeated on these records for each target and each aim. Regret is
-what the plan measured above the best candidate, as a share of the best. Random choices and a genetic search (uniform
-crossover, mutation 0.2, a population of 8) get the same number of trainings. Over 200 draws of each, the table has
-the median regret, and the share of draws within 5 % of the best.
+First all candidates are trained in `DIR`, a sweep's folder, with one seed, by default the first of the search file.
+The same call continues an interrupted one. Then the search is repeated on these records for each target and each aim.
+Regret is what the plan measured above the best candidate, as a share of the best. Random choices and a genetic search
+(uniform crossover, mutation 0.2, a population of 8) get the same number of trainings. Over 200 draws of each, the table
+has the median regret, and the share of draws within 5 % of the best.
+
+Two choices need no training. The default is the candidate with the choices of `--default`, and with the first choice on
+each other axis. The cheapest round has the least time plus energy of a global round, each as a share of the mean over
+all candidates. HFEL (Luo et al. 2020) also compares topologies by a weighted sum of time and energy.
 """
 
 import argparse
@@ -15,7 +19,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from scipy.stats import kendalltau
 
@@ -95,6 +99,24 @@ def regrets(draw: Draw, candidates: Sequence[Candidate], needs: Needs, most: int
     return f"{median(found):.3f} ({sum(each <= NEAR for each in found) / DRAWS:.0%})"
 
 
+def default_of(candidates: Sequence[Candidate], given: Mapping[str, str]) -> Candidate:
+    """Return the first candidate with some choices."""
+    return next(each for each in candidates if given.items() <= each.choices.items())
+
+
+def cheapest_round(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate with the least time plus energy of a global round, each as a share of its mean."""
+    counted = [name for name in (Resource.SECONDS, Resource.JOULES) if all(name in each.costs for each in candidates)]
+    means = {name: fmean(each.costs[name] for each in candidates) for name in counted}
+    return min(candidates, key=lambda each: sum(each.costs[name] / mean for name, mean in means.items()))
+
+
+def regret_of(chosen: Candidate, needs: Needs) -> str:
+    """Return the regret of one candidate as text."""
+    regret = needs[chosen.place] / min(needs.values()) - 1
+    return f"{regret:.3f}" if math.isfinite(regret) else "missed"
+
+
 def needs_of(records: Mapping[Place, RunRecord], target: float) -> dict[Resource, dict[Place, float]]:
     """Return what each candidate measured until the target, by resource."""
     reached = {place: reached_at(record, target) for place, record in records.items()}
@@ -112,22 +134,31 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--targets", type=float, nargs="+")
     parser.add_argument("--trainings", type=int)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--default", nargs="+", default=[], metavar="AXIS=CHOICE")
     given = parser.parse_args()
     search = load_search(given.search)
-    seed = search.file.seeds[0]
+    seed = search.file.seeds[0] if given.seed is None else given.seed
+    if seed not in search.file.seeds:
+        parser.error(f"--seed is {seed}, but the search has the seeds {', '.join(map(str, search.file.seeds))}")
+    start, most = first_state(search, given.search), given.trainings or search.file.trainings
+    untrained = [
+        default_of(start.candidates, dict(each.split("=", 1) for each in given.default)),
+        cheapest_round(start.candidates),
+    ]
     whole = search.sweep.only(run for run in search.sweep.runs if run.seed == seed)
     done = sweep(SweepRequest(sweep=whole, store=SharedFolder(given.folder), jobs=None), SweepDisplay())
     if done.failure is not None:
         raise done.failure
     records = {place: record for (place, _), record in done.results.records.items()}
-    start, most = first_state(search, given.search), given.trainings or search.file.trainings
     print(f"{len(start.candidates)} candidates, {len(start.by_models)} different models, seed {seed}\n")
-    print("| target | aim | reach it | trainings | regret | tau | random | genetic |")
-    print("|---:|---|---:|---:|---:|---:|---:|---:|")
+    print("| target | aim | reach it | trainings | regret | tau | random | genetic | default | cheapest round |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for target in given.targets or [search.file.target]:
         for aim, needs in needs_of(records, target).items():
             found = replayed(replace(start, aim=aim), records, needs, target=target, most=most)
             others = [regrets(draw, start.candidates, needs, most) for draw in (at_random, genetic)]
+            others += [regret_of(each, needs) for each in untrained]
             reach = sum(map(math.isfinite, needs.values()))
             print(
                 f"| {target:g} | {aim.value} | {reach} | {found.trainings} | {found.regret:.3f} | {found.tau:.2f} | "

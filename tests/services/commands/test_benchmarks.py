@@ -111,8 +111,11 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         ["clusters  shared MB .*", rf" +2( +{N}){{4}}"],
     ),
     "planner": (
-        "planner {folder}/search.yaml {folder}/all --targets 0.1 --trainings 2",
-        ["4 candidates, 2 different models, seed 3", rf"\| 0.1 \| seconds \| 2 \| 2 \| 0.000 \| {N} \| .* \(\d+%\) \|"],
+        "planner {folder}/search.yaml {folder}/all --targets 0.1 --trainings 2 --default links.device-lps.preset=lte",
+        [
+            "4 candidates, 2 different models, seed 3",
+            rf"\| 0.1 \| seconds \| 2 \| 2 \| 0.000 \| {N} \| .* \(\d+%\)( \| ({N}|missed)){{2}} \|",
+        ],
     ),
     "placement": (
         "placement --devices 6 --lps 2 --draws 2",

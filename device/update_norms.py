@@ -51,8 +51,8 @@ def first_norms(experiment: Experiment, dataset: Dataset) -> Norms | None:
     """Train some devices for one LPS round from the initial weights, and return the norms of their updates. The devices
     with the fewest and the most examples are included. Corrections that a method applies to training are left out.
 
-    Return None if no limit can be proposed: devices send no weights, or mask them, clip them, or send further tables
-    with the weights. Raises ExperimentError if an update is not finite.
+    Return None if no limit can be proposed: devices send no weights, or mask them, clip them, or send other arrays with
+    the weights. Raises ExperimentError if an update is not finite.
     """
     streams = Architectures(experiment, make_method(experiment)).main.streams
     is_clipped = experiment.privacy is not None and experiment.privacy.updates is not None

@@ -125,7 +125,7 @@ def normals(key: bytes, size: int) -> Normals:
 
 
 def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
-    """Return Gaussian noise with this standard deviation, rounded to multiples of 1 / grid, as integers."""
+    """Return Gaussian noise with this standard deviation, as integers in units of 1 / grid."""
     return np.rint(normals(key, size) * (deviation * grid)).astype(np.int64)
 
 

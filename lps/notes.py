@@ -98,7 +98,7 @@ class Notes:
         self, report: gps_pb.ReportHeader, gathered: RoundResult, everybody: Iterable[str]
     ) -> gps_pb.ReportHeader:
         """Return a copy of the report with the measurements of a model that all devices have measured between two
-        rounds. No row of a round has the bytes of these measurements.
+        rounds. The bytes of these measurements count in no round's row.
         """
         self._bytes_before = self._bytes_now()
         return self._with_evaluations(report, gathered, everybody)

@@ -50,10 +50,11 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohorts_of_file(experiment: Experiment, lps_round: int) -> list[list[int]]:
-    """Return the cohort of each server that averages after an LPS round. Only the experiment file decides: devices that
-    turn out absent, late or moved are not considered. Without `training.participation`, return an empty list.
+    """Return the cohort of each server that averages after an LPS round. Only the experiment file decides, even
+    if devices turn out absent, late or moved. Without `training.participation`, return an empty list.
 
-    Servers are the LPSs of a topology or, if there is one LPS round per global round, only the GPS.
+    With one LPS round per global round, the only server is the GPS. Otherwise each LPS is a server; without a topology
+    there is one.
     """
     training, topology, newcomers = experiment.training, experiment.topology, experiment.newcomers
     if training.participation is None:

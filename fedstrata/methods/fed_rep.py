@@ -41,7 +41,7 @@ class FedRep(Method):
         return Outcome(weights=body.weights, train_loss=body.train_loss, measured=head.measured)
 
     def trained_examples(self, examples: int, lps_round: int) -> int:
-        """Return the number of examples in both trainings: of the head and of the body."""
+        """Return the sum of the examples in the trainings of head and body."""
         training, epochs = self.facts.training, self.options.head_epochs
         body = training.trained_examples(examples)
         return body + (epochs * training.epoch_examples(examples) if epochs is not None else body)

@@ -20,8 +20,8 @@ LARGEST = 1e30  # largest number of a sketch: sums of squares stay finite, and r
 
 
 def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
-    """Return the sketch of a vector of any size, shape (length,). Only sketches of vectors of equal size, with the same
-    seed, are comparable.
+    """Return the sketch, of shape (length,), of a vector of any size. Only sketches of vectors of equal size, with the
+    same seed, are comparable.
     """
     rng = np.random.default_rng([seed, SKETCH_ADDRESS])
     places = rng.integers(length, size=len(vector))

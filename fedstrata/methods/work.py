@@ -137,7 +137,7 @@ class Steps(Protocol):
 
     def batches(self, number: int | None = None) -> Iterator[Any]:
         """Yield a batch for each local step that the experiment file sets. A batch is a tuple: the tensor of inputs,
-        further inputs by name, and the tensor of targets. With another `number`, other batches are drawn.
+        further inputs by name, and the tensor of targets. `number` is not a count: each `number` draws other batches.
         """
 
     def gradient(self, weights: "torch.Tensor", batch: Any, objective: Objective | None = None) -> "torch.Tensor":

@@ -60,7 +60,7 @@ class Nurseries:
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str], files: Files, hurry: asyncio.Event
     ) -> Started:
-        """Fork a nursery or, if this is not possible, start a new interpreter."""
+        """Let a nursery fork or, if this is not possible, start a new interpreter."""
         self.prepare(command[:1])
         nursery = next((each for group, each in self._nurseries.items() if command[0] in group), None)
         if nursery is not None and not environment:

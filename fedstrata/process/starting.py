@@ -34,7 +34,7 @@ class Starter(Protocol):
         self, command: Sequence[str], environment: Mapping[str, str], files: Files, hurry: asyncio.Event
     ) -> Started:
         """Run `python -m` with this command in a session of its own, and return the process. `environment` adds
-        variables. When `hurry` is set, do not wait for a faster way. Raises OSError if the system starts no process.
+        variables. Once `hurry` is set, do not wait for a nursery. Raises OSError if the system starts no process.
         """
 
 

@@ -12,7 +12,7 @@ ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after 
 
 
 class LpsPresence:
-    """Track the contacts with each LPS. If global rounds have no deadline, only a revoked LPS is absent."""
+    """Track the contacts with each LPS. If global rounds have no deadline, only revoked LPSs count as absent."""
 
     def __init__(
         self, experiment: Experiment, known: Iterable[str], security: Security, clock: Callable[[], float] | None

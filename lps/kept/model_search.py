@@ -92,8 +92,8 @@ class Vote:
         If no device has named a model, return None.
 
         Models of likely rounds are preferred. Of these, the model that most devices name is chosen. If several models
-        are named equally often, the newest of these is chosen. For example, rounds 2 to 8 are likely, a names a model
-        of round 4, b one of round 5, and c one of round 99. Then the model of b is chosen.
+        are named equally often, the newest of these is chosen. For example, rounds 2 to 8 are likely, and
+        devices 1, 2 and 3 name models of rounds 4, 5 and 99. Then the model of device 2 is chosen.
         """
         votes = Counter(self._said.values())
         if not votes:

@@ -5,7 +5,6 @@ added.
 from collections.abc import Mapping
 
 from fedstrata.clock.device_times import Presence
-from fedstrata.clock.expected_updates import Sender
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.cohort import cohort
@@ -116,13 +115,6 @@ class Members:
         return sum(
             rows[number] if number in rows else sum(self.in_round(global_round, number).values())
             for number in range(first, first + lps_rounds)
-        )
-
-    def sender(self, device_id: str) -> Sender:
-        """Return what a device has stated about itself."""
-        member = self._members[device_id]
-        return Sender(
-            device_id=device_id, home_id=self._home, examples=member.num_examples, held_out=member.num_held_out
         )
 
     def limits(self, task: Task) -> ChildLimits:

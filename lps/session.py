@@ -24,7 +24,6 @@ from fedstrata.rounds import (
 from fedstrata.rules import Gathering, Weighing
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.earlier_models import earlier_models
-from lps.foreknowledge import Foreknowledge
 from lps.holding import Holding, LpsParts, Offers, SessionParts
 from lps.kept.kept_model import KeptModel
 from lps.members import Members
@@ -54,7 +53,7 @@ class Session:
         self.holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
         self.server = _round_server(parts, self.holding)
         self._question, self._earlier = RoundQuestion(parts), earlier_models(parts)
-        self._foreknown, self._report = Foreknowledge(parts, self.holding), parts.empty_report()
+        self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
         """Use the newest list of devices. If this LPS no longer serves a device, the device's waiting call ends with
@@ -101,7 +100,7 @@ class Session:
         if asking is None:
             sums = self._sums(children, global_round, deadline.weighing)
             offers = await self._earlier.beside(offers, self._report, number)
-            self._open(number, children, offers, on_time(deadline, self._foreknown.of_round(number)), sums=sums)
+            self._open(number, children, offers, on_time(deadline), sums=sums)
             await holding.written()
         else:
             self._open(number, children, offers, [asking, *on_time(deadline)])

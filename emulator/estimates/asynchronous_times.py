@@ -16,7 +16,6 @@ from emulator.console.units import counted, human_seconds
 from emulator.estimates.check_times import expected_homes, trained_in
 from fedstrata.clock.asynchronous import Calculated, asynchronous_round
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.clock.expected_updates import ExpectedUpdates, Sender
 from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline
 from fedstrata.datasets import Dataset, dataset_info
 from fedstrata.experiment import Encoding, Experiment
@@ -34,6 +33,7 @@ from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 
+DIGEST = b"0" * 64
 PLAN_VERSION = 1  # of the plan before training
 
 
@@ -51,17 +51,15 @@ class _Sizes:
     def __init__(self, experiment: Experiment, dataset: Dataset) -> None:
         method, info = make_method(experiment), dataset_info(experiment.data)
         streams = streams_of(experiment, method, build_model(experiment.model, info))
-        self._experiment, self._streams = experiment, streams
-        self._updates = ExpectedUpdates(experiment, method, make_task(experiment))
-        self._update_codec = PayloadCodec(streams.travelling, experiment.links.device_lps.up)
+        self._experiment, self._streams, self._task = experiment, streams, make_task(experiment)
         self._clusters = max(1, method.clusters_known)
         self.examples = example_counts(experiment, dataset)
         self._held_out = held_out_counts(experiment, dataset)
-        self._up = streams.vector(self._clusters)
+        self._to_devices, self._up = streams.travelling, streams.vector(self._clusters)
         self._is_exact = sends_sums(experiment, spans=streams.spans)
         self.spans = streams.spans
         links = experiment.links
-        self._device_model = _announced(Offer(_zeros(streams.travelling)), links.device_lps.down)
+        self._device_model = _announced(Offer(_zeros(self._to_devices)), links.device_lps.down)
         vector = (
             Offer(_zeros(self._up.tensors), clusters=self._clusters, parts=self._up.parts)
             if self.spans
@@ -78,13 +76,24 @@ class _Sizes:
 
     def of_device(self, index: int, home_id: str, number: int) -> int:
         """Return the bytes of a device's update of an LPS round's model."""
-        sender = Sender(
-            device_id=self._experiment.device_ids()[index],
-            home_id=home_id,
-            examples=self.examples[index],
-            held_out=self._held_out[index],
+        experiment, training = self._experiment, self._experiment.training
+        name, held_out = experiment.device_ids()[index], self._held_out[index]
+        codec = PayloadCodec(self._to_devices, experiment.links.device_lps.up)
+        measured = pb.Evaluation(
+            device_id=name, round=number, loss_sum=1.0, sums=[1.0] * len(self._task.sums), num_examples=held_out
         )
-        return self._updates.bytes_of(sender, number, self._update_codec)
+        is_measured = training.is_measured(number // training.lps_rounds_per_global_round)
+        header = pb.UpdateHeader(
+            run_id=experiment.run_id,
+            child_id=name,
+            home_id=home_id,
+            round=number,
+            payload=payload_header(codec, name=UPDATE_PART, num_examples=self.examples[index]),
+            train_loss=1.0,
+            evaluations=[measured] if is_measured else [],
+            base_digest=DIGEST,
+        )
+        return Exchanged.of_update(header).up_bytes
 
     def to_lps(self, global_round: int, begins_ns: int) -> int:
         """Return the bytes of the model of a global round that an LPS receives."""

@@ -1,10 +1,9 @@
 """Asynchronous rounds: which updates a round takes, and which arrive in a later round.
 
-In virtual time, the LPS calculates when each update arrives. If the method says how much devices train, the LPS knows
-this before they train. Otherwise, each device announces its update when it has trained. In real time, an update arrives
-when it is announced. A rule of the experiment (the rhythm) says when a round closes. An update that arrives after the
-close stays at its device until the round in which it arrives. The LPS's report lists these updates, so a restarted LPS
-continues with the same rounds.
+Each device announces its update when it has trained. In virtual time, the LPS calculates from the announcements when
+each update arrives. In real time, an update arrives when it is announced. A rule of the experiment (the rhythm) says
+when a round closes. An update that arrives after the close stays at its device until the round in which it arrives. The
+LPS's report lists these updates, so a restarted LPS continues with the same rounds.
 """
 
 import time
@@ -16,7 +15,6 @@ from fedstrata.clock.arrivals import Arrivals, OwnArrivals, SharedArrivals
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import LAST_NS, DeviceTimeline, Sent, check_clock_at, times_of
-from fedstrata.errors import PayloadError
 from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, TimedSettings
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.rhythms import Contributed, Rhythm, make_factors, make_rhythm
@@ -141,9 +139,7 @@ class Asynchronous(Deadline):
 
 
 class Calculated(Asynchronous):
-    """Decide in virtual time which updates a round takes. The round closes when all updates are known or announced."""
-
-    are_calculated = True
+    """Decide in virtual time which updates a round takes. All children announce updates before the round closes."""
 
     def __init__(self, opened: Opened, devices: DeviceTimeline) -> None:
         """Set `devices`, which calculates the times of this round's updates, and of earlier ones over
@@ -164,16 +160,6 @@ class Calculated(Asynchronous):
         if child_id not in self._at_work:
             self._timed.check_ends(child_id, updated)
         return False
-
-    def check_kept(self, child_id: str, updated: Exchanged) -> None:
-        flow = self._at_work[child_id].flow
-        expected, found = (flow.examples, flow.up_bytes), (updated.work.examples, updated.up_bytes)
-        if found != expected:
-            raise PayloadError(
-                f"{child_id} sends {found[1]} bytes after training on {found[0]} examples, but {expected[0]} were "
-                f"expected, and {expected[1]} bytes; let the method's trained_examples return the number of examples, "
-                "or leave this function out"
-            )
 
     def late_updates(self, updated: Sent) -> Collection[str]:
         """Return the children with updates that arrive in a later round. `updated` has the transfers of all children at

@@ -27,7 +27,6 @@ class Deadline:
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them
     are_kept = False  # whether a later round takes the updates that this round does not take
-    are_calculated = False  # whether updates may be announced for children, before these have trained
     weighing: Weighing = AS_STATED  # how much the updates of the round weigh
 
     @property
@@ -82,9 +81,6 @@ class Deadline:
             PayloadError: the work takes more than 73 years, the limit of the virtual clock.
         """
         return False
-
-    def check_kept(self, child_id: str, updated: Exchanged) -> None:
-        """Check an update that a child has kept. Raises PayloadError if the update differs from its announcement."""
 
     def late_updates(self, updated: Sent) -> Collection[str]:
         """Return the children with late updates, except children that `is_update_late` has found. `updated` has the

@@ -19,7 +19,7 @@ class Exchanged:
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
         """Return the size of an update (header and payload), and the reported work. The size does not include header
-        fields that depend on real time or on a resumed transfer. A loss of 0.0 has the size of any other loss.
+        fields that depend on real time or on a resumed transfer.
         """
         own = pb.UpdateHeader(
             run_id=header.run_id,
@@ -27,13 +27,11 @@ class Exchanged:
             home_id=header.home_id,
             round=header.round,
             payload=header.payload,
-            train_loss=header.train_loss or 1.0,
+            train_loss=header.train_loss,
             evaluations=header.evaluations,
             base_digest=header.base_digest,
             num_examples=header.num_examples,
         )
-        for evaluation in own.evaluations:
-            evaluation.loss_sum = evaluation.loss_sum or 1.0
         work = pb.Work()  # a copy: a part of a message keeps the whole message in memory
         work.CopyFrom(header.work)
         return cls(up_bytes=own.ByteSize() + header.payload.payload_bytes, work=work)

@@ -82,9 +82,9 @@ class Acceptance:
         """Set `parts`, the names of the parts in their order in `layout`, or the name of the only part."""
         self._layout, self._encoding = layout, encoding
         self._parts: PartLayouts = [(parts, layout)] if isinstance(parts, str) else parts
-        self.codec = PayloadCodec(layout, encoding)  # for payloads without scales
+        self._codec = PayloadCodec(layout, encoding)  # for payloads without scales
         self._known: dict[bytes, tuple[int, ...]] = {}  # weights by accepted header, for headers without scales
-        longest = parts_header(self.codec, self._parts, [MOST_EXAMPLES] * len(self._parts))
+        longest = parts_header(self._codec, self._parts, [MOST_EXAMPLES] * len(self._parts))
         self._longest = longest.ByteSize()  # a longer header has unknown fields and is not kept
 
     def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
@@ -94,14 +94,14 @@ class Acceptance:
         written = header.SerializeToString()
         known = self._known.get(written)
         if known is not None:
-            return self.codec, known
+            return self._codec, known
         codec, weights = accepted_parts(header, layout=self._layout, parts=self._parts, encoding=self._encoding)
         if codec.scales or len(written) > self._longest:
             return codec, weights
         if len(self._known) == KNOWN_HEADERS:
             self._known.clear()
         self._known[written] = weights
-        return self.codec, weights
+        return self._codec, weights
 
 
 def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from grpc.aio import Metadata
 
 from fedstrata.clock.deadline import Deadline, SharedUplink
-from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.round_side import HeldBack
 from fedstrata.clock.timeline import Round
 from fedstrata.errors import FedstrataError
@@ -38,7 +37,6 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rounds.parent.stages import nothing_expected
 from fedstrata.rpc.chunk import Whole, part_parser
 from fedstrata.rpc.payload import Acceptance, payload_header
 from fedstrata.store import ModelFile, write_model
@@ -124,7 +122,7 @@ def server_of(
 
 def open_round(
     server: RoundServer, folder: Path, number: int, children: dict[str, int], deadline: Deadline | None = None,
-    *, layout: Layout | None = None, expected: Callable[[str], Exchanged | None] = nothing_expected,
+    *, layout: Layout | None = None,
 ) -> ExactSum:  # fmt: skip
     """Open a round whose model is the round's number plus 0, 1, 2, …; gives its sum. The layout is that of the round
     before.
@@ -135,7 +133,7 @@ def open_round(
     sums = one_stream(layout.size, children)
     intake = Intake(children=children, sums=sums, wait=server.terms.wait)
     model = ModelFile(path, layout)
-    stages = on_time(deadline or Deadline(), expected)
+    stages = on_time(deadline or Deadline())
     server.open(OpenRound(offers={0: Offer(model)}, number=number, global_round=number, intake=intake, stages=stages))
     return sums_in(sums)[0]
 

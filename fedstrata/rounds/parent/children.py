@@ -26,7 +26,6 @@ class ChildState(Enum):
     ACCEPTED = "accepted"
     EXCLUDED = "excluded"
     LATER = "later"  # its update belongs to a later round
-    RESTING = "resting"  # this round does not ask it
 
 
 @dataclass
@@ -156,7 +155,7 @@ class Children:
         """
         self._children = {name: Child() for name in names}
         self._awaited = self._left = len(self._children)  # awaited children, and children still in the round
-        self._released: dict[str, ChildState] = {}  # LATER or RESTING, by child
+        self._later: set[str] = set()
         self._wait = wait
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
@@ -164,23 +163,25 @@ class Children:
 
     def state_of(self, child_id: str) -> ChildState | None:
         """Return the state of a child. If the child is not in this round, return None."""
+        if child_id in self._later:
+            return ChildState.LATER
         child = self._children.get(child_id)
-        return child.state if child else self._released.get(child_id)
+        return child.state if child else None
 
-    def release(self, names: Collection[str], state: ChildState) -> None:
-        """Take awaited children out of the round. `state` is LATER or RESTING. The quorum is of the other children from
-        now on.
+    def release(self, names: Collection[str]) -> None:
+        """Take awaited children out of the round, because their updates belong to later rounds. The quorum is of the
+        other children from now on.
         """
         for name in names:
             del self._children[name]
-        self._released.update(dict.fromkeys(names, state))
+        self._later.update(names)
         self._awaited, self._left = self._awaited - len(names), self._left - len(names)
         self._quorum = self._wait.quorum(len(self._children))
         self._tell()
 
     def take_back(self, child_id: str) -> None:
         """Wait again for a child that `release` has taken out of the round."""
-        del self._released[child_id]
+        self._later.remove(child_id)
         self._children[child_id] = Child()
         self._awaited, self._left = self._awaited + 1, self._left + 1
         self._quorum = self._wait.quorum(len(self._children))
@@ -188,7 +189,7 @@ class Children:
 
     def offset_of(self, child_id: str) -> int:
         """Return how many bytes of a child's payload have been added to the sum."""
-        return 0 if child_id in self._released else self._child(child_id).offset
+        return 0 if child_id in self._later else self._child(child_id).offset
 
     @property
     def excluded(self) -> set[str]:

@@ -49,12 +49,8 @@ class Stage:
 
     @property
     def kept(self) -> Collection[str]:
-        """The children that have kept an update since an earlier round. Only this stage wakes their calls."""
+        """The children that keep an update until this stage asks for it. Only this stage wakes their calls."""
         return ()
-
-    def keeps(self, child_id: str) -> bool:
-        """Return whether a child keeps its update until this stage asks for it."""
-        return False
 
     @property
     def is_over(self) -> bool:
@@ -185,23 +181,19 @@ class OpenRound:
         return any(are_news)
 
     def has_news_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether the round has a reply to a child's request: a model or another message. A child with an update
-        that belongs to a later round needs only the model.
-        """
-        if self.intake.is_closed:
+        """Return whether the round has a reply to a child's request: a model or another message."""
+        if self.intake.is_closed or not self.awaits(request.child_id):
             return False
-        if not self.awaits(request.child_id):
-            return self.intake.state_of(request.child_id) is ChildState.LATER and not self._is_sent(request)
         return not any(stage.holds_back(request, is_sent=self._is_sent(request)) for stage in self.stages)
 
     @property
     def kept(self) -> Collection[str]:
-        """The children that have kept an update since an earlier round."""
+        """The children that keep an update until the round asks for it."""
         return {child_id for stage in self.stages for child_id in stage.kept}
 
     def is_kept(self, request: pb.FetchModelRequest) -> bool:
         """Return whether the child of a request keeps an update until the round asks for it."""
-        return any(stage.keeps(request.child_id) for stage in self.stages) and self._is_sent(request)
+        return any(request.child_id in stage.kept for stage in self.stages) and self._is_sent(request)
 
     def first(self, request: pb.FetchModelRequest) -> list[pb.ModelPart]:
         """Return the messages that a child gets before its model."""

@@ -19,7 +19,6 @@ A round without a question has steps 1, 5 and 6.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -263,51 +262,21 @@ class Announcing(OnTime):
             self._around.metrics.update("late")
 
 
-def nothing_expected(child_id: str) -> Exchanged | None:
-    """Expect no update before a child has announced it."""
-    return None
-
-
 @dataclass
 class Contributing(Announcing):
     """Take the updates that arrive in this round. Other updates stay at their devices until the round in which they
     arrive. Updates that were announced in an earlier round are not announced again.
-
-    If an update is known before its child trains, the round does not wait for its announcement. So the parent closes
-    rounds while children train.
     """
 
-    expected: Callable[[str], Exchanged | None] = nothing_expected  # update of a child that this round asks
-    kept: Collection[str] = ()
+    @property
+    def kept(self) -> Collection[str]:
+        return self.announced.keys()
 
     def begin(self, around: Around) -> None:
         super().begin(around)
         self.announced.update(self.deadline.announced)
-        self.kept = set(self.announced)
         self._children = around.opened.intake.missing
         self._has_decided = False  # whether the updates of the round have been decided once
-        if self.deadline.are_calculated:
-            for child_id in self._silent():
-                self._expect(child_id)
-
-    def _expect(self, child_id: str) -> None:
-        """Announce the update of a child for which it is known. If the clock refuses the update, leave this to the
-        child's own announcement.
-        """
-        if (expected := self.expected(child_id)) is not None:
-            expected = expected.after(self._around.opened.sent_to(child_id))
-            with suppress(PayloadError):
-                self.deadline.is_update_late(child_id, expected)
-                self.announced[child_id] = expected
-
-    def keeps(self, child_id: str) -> bool:
-        return child_id in self.announced
-
-    def judge(self, header: pb.UpdateHeader) -> Verdict:
-        verdict = super().judge(header)
-        if not self.is_gathering and self._around.opened.awaits(header.child_id):
-            self.deadline.check_kept(header.child_id, self._updated(header))
-        return verdict
 
     async def gather(self) -> None:
         """Wait until the round closes, and then until its updates have arrived. If a device is refused, decide again,
@@ -337,7 +306,7 @@ class Contributing(Announcing):
         self._around.calls.tell_only(["", *self._around.opened.intake.missing])
 
     def _let_rest(self, children: Collection[str]) -> None:
-        self._around.opened.intake.release(children, ChildState.RESTING)
+        self._around.opened.intake.release(children)
 
     def _at_work(self) -> Collection[str]:
         excluded = self._around.opened.intake.excluded
@@ -350,15 +319,15 @@ class Contributing(Announcing):
 
     def _leave_out(self, late: Collection[str]) -> None:
         intake, is_later = self._around.opened.intake, set(late)
-        intake.release([name for name in intake.missing if name in is_later], ChildState.LATER)
+        intake.release([name for name in intake.missing if name in is_later])
 
 
-def on_time(deadline: Deadline, expected: Callable[[str], Exchanged | None] = nothing_expected) -> list[Stage]:
+def on_time(deadline: Deadline) -> list[Stage]:
     """Return a list with the stage that applies a round's virtual deadline. If no child can be late, the list is
-    empty. `expected` returns the update of a child if it is known before the child trains.
+    empty.
     """
     if not deadline.can_be_missed:
         return []
     if deadline.are_kept:
-        return [Contributing(deadline, expected=expected)]
+        return [Contributing(deadline)]
     return [Announcing(deadline) if deadline.are_announced else OnTime(deadline)]

@@ -88,7 +88,7 @@ class Uploads:
         if state is ChildState.EXCLUDED:
             self._refused.check(header.child_id)
             return Verdict.LATE
-        if state in {ChildState.LATER, ChildState.RESTING}:
+        if state is ChildState.LATER:
             return Verdict.NOT_YET
         return verdict
 

@@ -113,7 +113,7 @@ async def test_a_child_that_begins_anew_gets_the_model_and_its_first_word_counts
     await server.hear(told("a"))
     assert (await said(server, "a")).HasField("header")
     again = told("a")
-    again.num_examples = 1
+    again.train_loss = 1.0
     await server.hear(again)
     assert announcing.announced["a"].up_bytes == Exchanged.of_update(told("a")).up_bytes
     assert Exchanged.of_update(told("a")) != Exchanged.of_update(again)

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from fedstrata.clock.asynchronous import Calculated, asynchronous_round
-from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import DeviceTimeline
 from fedstrata.errors import PayloadError
 from fedstrata.experiment import TierDeadline
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import RoundServer
 from fedstrata.v1 import gps_service_pb2 as gps_pb
-from tests.support.rounds_setting import bytes_of, header_of, open_round, parts_of, said, server_of, vector
+from tests.support.rounds_setting import bytes_of, header_of, parts_of, said, server_of, vector
 
 A, B, C = ("device-000", "device-001", "device-002")
 CHILDREN = {A: 2, B: 6, C: 2}
@@ -64,36 +63,3 @@ async def test_a_child_that_is_refused_last_does_not_stay_in_the_round(tmp_path:
     assert {each.child: each.arrives_ns for each in decided.times().contributions} == {0: before[0], 1: before[1]}
     assert decided.times().ends_ns == before[1] < before[2]
     assert total.mean()[0] == 7.0
-
-
-def expected_of(child_id: str) -> Exchanged:
-    return Exchanged.of_update(header_of(child_id, num_examples=CHILDREN[child_id]))
-
-
-async def test_a_round_whose_updates_are_known_closes_while_devices_train(tmp_path: Path) -> None:
-    decided, server = round_of("{kind: buffered, buffer: 1}"), server_of(tmp_path, children=CHILDREN)[0]
-    total = open_round(server, tmp_path, 0, CHILDREN, decided, expected=expected_of)
-    gathering = asyncio.create_task(server.gather())
-    await asyncio.sleep(0)
-    assert (await said(server, C)).HasField("header")  # its update belongs to a later round, but it may train
-    assert await submit(server, A, 4.0)
-    assert (await gathering).children == 1
-    assert [each.child for each in decided.times().contributions] == [0]
-    assert total.mean()[0] == 4.0
-
-
-async def test_a_device_with_another_update_than_expected_is_refused(tmp_path: Path) -> None:
-    decided, wait = round_of("{kind: buffered, buffer: 1}"), TierDeadline(quorum_ratio=0.5)
-    server, _ = server_of(tmp_path, children=CHILDREN, wait=wait)
-    total = open_round(server, tmp_path, 0, CHILDREN, decided, expected=expected_of)
-    gathering = asyncio.create_task(server.gather())
-    await asyncio.sleep(0)
-    other = header_of(A, num_examples=CHILDREN[A])
-    other.num_examples = 2  # a field of three bytes
-    with pytest.raises(PayloadError, match=f"sends {expected_of(A).up_bytes + 3} bytes"):
-        await server.submit(other, parts_of(bytes_of(vector(4.0))))
-    assert (await said(server, B, sent_round=0)).HasField("send_again")  # its turn comes earlier now
-    assert await submit(server, B, 8.0)
-    assert (await gathering).children == 1
-    assert [each.child for each in decided.times().contributions] == [1]
-    assert total.mean()[0] == 8.0

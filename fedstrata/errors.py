@@ -8,6 +8,8 @@ docs/reference/errors.md.
 from collections.abc import Mapping
 from typing import Literal
 
+DIVERGED = "training has diverged"  # in each message that says so: a sweep reads the reasons of failed runs
+
 EXIT_OK = 0
 EXIT_USAGE = 2  # bad arguments or a bad experiment file
 EXIT_DATA = 3  # data are missing or damaged, or fewer than the partition asks for

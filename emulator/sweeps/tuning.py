@@ -18,7 +18,7 @@ from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.sweep_folder import TUNING, check_folder
 from emulator.sweeps.sweep_progress import SweepDisplay
 from emulator.sweeps.tune_section import Overrides, TuneSettings
-from fedstrata.errors import RunStoppedError
+from fedstrata.errors import DIVERGED, RunStoppedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,8 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
     These runs are not tracked.
 
     Raises:
-        FedstrataError: a value is not allowed, or each candidate of a row has a failed run.
+        FedstrataError: a value is not allowed, a run failed for another reason than divergence, or all candidates of a
+            row diverged.
     """
     file = sweep_file(source.document, source.where)
     if file.tune is None or file.tune.chosen is not None:
@@ -58,10 +59,10 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
     tuning, _ = sweeps_to_do(source)
     candidates = sweep_file(candidates_of(source.document, file, file.tune), f"{source.where}: tune")
     outcome = sweep(SweepRequest(sweep=tuning, store=store.within(TUNING), jobs=jobs), display)
-    try:
-        return source.sweep(choices(outcome.results, candidates, file.tune.grid))
-    except RunStoppedError as error:
-        raise RunStoppedError(f"tune: {error}; {outcome.failure}" if outcome.failure else f"tune: {error}") from None
+    for run, error in outcome.failures:
+        if DIVERGED not in str(error):
+            raise RunStoppedError(f"tune: {run.label}: {error}; the same command tries it again")
+    return source.sweep(choices(outcome.results, candidates, file.tune.grid))
 
 
 def sweeps_to_do(source: SweepSource) -> tuple[Sweep, Sweep | None]:
@@ -97,7 +98,7 @@ def first_of(candidates: SweepFile, grid: Iterable[str]) -> Overrides:
 
 def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str]) -> dict[str, Overrides]:
     """Return, by row of the table, the values of the best candidate. Of equally good candidates, take the first in the
-    grid's order. A candidate with a failed run cannot win: its training may have diverged.
+    grid's order. A candidate cannot win if its training diverged for a seed.
 
     Raises:
         RunStoppedError: no candidate of a row has the main measure for all seeds.
@@ -116,7 +117,7 @@ def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str])
             best[row] = (sign * spread.mean, values)
     for row in rows:
         if row not in best:
-            raise RunStoppedError(f"no candidate of {row} has {results.of.metric.name} for all seeds")
+            raise RunStoppedError(f"tune: no candidate of {row} has {results.of.metric.name} for all seeds; try others")
     return {row: values for row, (_, values) in best.items()}
 
 

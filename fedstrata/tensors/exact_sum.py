@@ -8,7 +8,7 @@ the order of arrival cannot change a bit, and no update has to be kept or sorted
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.errors import NoUpdatesError, PayloadError
+from fedstrata.errors import DIVERGED, NoUpdatesError, PayloadError
 from fedstrata.tensors.layout import Flat
 
 Sums = NDArray[np.int64]
@@ -35,7 +35,7 @@ def check_values(values: Flat, limit: float) -> None:
     if not (-limit <= low and high <= limit):
         raise PayloadError(
             f"values go from {low:g} to {high:g}; they must be finite and within ±{limit:g}: "
-            "training has diverged, or the sender is faulty"
+            f"{DIVERGED}, or the sender is faulty"
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.clock.time_checks import check_times, check_work
-from fedstrata.errors import PayloadError, WrongRunError
+from fedstrata.errors import DIVERGED, PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED, checked_number
 from fedstrata.tasks import Task
@@ -38,7 +38,7 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
     Raises:
         PayloadError: a reported value is not allowed. The error message says which.
     """
-    said = f"training has diverged: {header.child_id} reports a training loss of"
+    said = f"{DIVERGED}: {header.child_id} reports a training loss of"
     checked_number(header.train_loss, -LARGEST_LOSS, LARGEST_LOSS, said)
     if header.unfit:
         raise PayloadError(brief(header.unfit))
@@ -63,7 +63,7 @@ def check_evaluation(evaluation: pb.Evaluation) -> None:
         raise PayloadError(f"{who} measured on {evaluation.num_examples} examples; expected 0 to {MOST_MEASURED - 1}")
     largest = LARGEST_LOSS * evaluation.num_examples
     for loss_sum in (evaluation.loss_sum, evaluation.received_loss_sum):
-        checked_number(loss_sum, -largest, largest, f"training has diverged: {who} measured a loss of")
+        checked_number(loss_sum, -largest, largest, f"{DIVERGED}: {who} measured a loss of")
 
 
 def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int, task: Task) -> None:

@@ -19,6 +19,7 @@ RATE = "training.optimiser.learning_rate"
 CELLS = {"ours": {"training.local_epochs": 2}, "plain": {}}
 TUNE = {"grid": {RATE: [0.01, 0.1, 1.0]}, "seeds": [101, 102]}
 # by cell, rate and seed; ours is best at 0.1 over both seeds, plain equally good at 0.01 and 0.1
+REASON = "the quorum is 10 (device-010 was refused: training has diverged, or the sender is faulty)"
 SCORES: dict[tuple[str, str], tuple[float | None, float | None]] = {
     ("ours", "0.01"): (0.6, 0.6), ("ours", "0.1"): (0.9, 0.5), ("ours", "1.0"): (0.4, 0.8),
     ("plain", "0.01"): (0.7, 0.7), ("plain", "0.1"): (0.8, 0.6), ("plain", "1.0"): (0.1, 0.1),
@@ -43,9 +44,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
                 continue
             write_run(request.store.folder, run, accuracy={"mean": score}, task_accuracy=None)
         results = SweepResults(sweep=request.sweep, records=records_of(request.store.folder, request.sweep))
-        failed = len(request.sweep.runs) - len(results.records)
-        failure = RunStoppedError(f"{failed} runs failed") if failed else None
-        return type("Outcome", (), {"failure": failure, "results": results})()
+        failed = [run for run in request.sweep.runs if not (request.store.folder / run.path).exists()]
+        failures = [(run, RunStoppedError(REASON)) for run in failed]
+        return type("Outcome", (), {"failures": failures, "results": results})()
 
     monkeypatch.setattr(tuning, "sweep", do)
     return asked
@@ -79,7 +80,16 @@ def test_a_row_without_a_candidate_stops_the_sweep(
 ) -> None:
     for rate in ("0.01", "0.1", "1.0"):
         monkeypatch.setitem(SCORES, ("plain", rate), (None, 0.5))
-    with pytest.raises(RunStoppedError, match="no candidate of plain has accuracy for all seeds; 3 runs failed"):
+    with pytest.raises(RunStoppedError, match="no candidate of plain has accuracy for all seeds; try others"):
+        tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
+
+
+def test_a_candidate_that_failed_for_another_reason_stops_the_sweep(
+    tmp_path: Path, done: list[Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCORES, ("ours", "0.1"), (0.95, None))
+    monkeypatch.setattr(f"{__name__}.REASON", "the disk is full")
+    with pytest.raises(RunStoppedError, match=r"0\.1.*: the disk is full; the same command tries it again"):
         tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
 
 

@@ -49,6 +49,7 @@ class SweepFile(Settings):
     vary: dict[str, dict[str, Overrides]] = Field(default_factory=dict)  # axis: choice: overrides
     baseline: str | None = None  # the cell that the others are compared with
     tune: TuneSettings | None = None  # values that are chosen per row before the runs of the table
+    rows: dict[str, Overrides] = Field(default_factory=dict)  # label of a row: overrides that win over cell and axes
 
     @field_validator("seeds")
     @classmethod
@@ -84,14 +85,19 @@ class SweepFile(Settings):
         runs = prod(map(len, (self.seeds, self.cells, *self.vary.values())))
         if runs > MOST_RUNS:
             raise ValueError(f"{runs:,} runs are more than {MOST_RUNS:,}; give fewer seeds, cells or choices")
-        for where, own in (*self.cells.items(), *(pair for axis in self.vary.values() for pair in axis.items())):
+        axes = (choice for axis in self.vary.values() for choice in axis.items())
+        for where, own in (*self.cells.items(), *self.rows.items(), *axes):
             if "seed" in own:
                 raise ValueError(f"{where} sets the seed; give all seeds in `seeds`")
         if self.baseline is not None and self.baseline not in self.cells:
             raise ValueError(f"baseline {self.baseline!r} is not a cell; there are {', '.join(self.cells)}")
+        if self.rows and (unknown := self.rows.keys() - {place.label for place in self.places()}):
+            raise ValueError(f"rows has {min(unknown)!r}, which is no row; give CELL, AXIS=CHOICE, …")
+        if self.rows and self.tune is not None:
+            raise ValueError("rows cannot be tuned; remove rows or tune")
         if self.tune is not None:
-            axes = {f"vary.{axis}": [*chain(*choices.values())] for axis, choices in self.vary.items()}
-            self.tune.check({**{f"cell {name}": own for name, own in self.cells.items()}, **axes}, self.seeds)
+            keys = {f"vary.{axis}": [*chain(*choices.values())] for axis, choices in self.vary.items()}
+            self.tune.check({**{f"cell {name}": own for name, own in self.cells.items()}, **keys}, self.seeds)
         return self
 
     def places(self) -> "list[Place]":
@@ -304,13 +310,14 @@ def _choices(axis: str, given: Any) -> Any:
 
 def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
     """Yield each combination of a cell and a setting, with its changes to the base experiment. If cell and setting
-    change the same key, the value in the cell is used.
+    change the same key, the value in the cell is used. `rows` wins over both.
     """
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
         varied = {key: value for _, own in choices for key, value in own.items()}
         for cell, own in file.cells.items():
-            yield Place(cell=cell, setting=setting), {**varied, **own}
+            place = Place(cell=cell, setting=setting)
+            yield place, {**varied, **own, **file.rows.get(place.label, {})}
 
 
 def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, Any]:

@@ -116,6 +116,8 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
             "200,000 runs are more than 100,000",
         ),
         ({"baseline": "other"}, "baseline 'other' is not a cell; there are base"),
+        ({"rows": {"other": {}}}, "rows has 'other', which is no row; give CELL, AXIS=CHOICE"),
+        ({"rows": {"base": {"seed": 5}}}, "base sets the seed"),
     ],
 )
 def test_what_is_not_allowed_is_told_in_one_line_that_names_the_cell(

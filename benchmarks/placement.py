@@ -4,8 +4,9 @@
 
 Boards and links differ. Each device may be at three LPSs, and LPSs with small numbers are near to more devices. Each
 LPS has room for 30 % more devices than its share. The cost is the time of the slowest LPS in an LPS round, calculated
-by the clock. `random` is the best of some random placements with enough room. No placement is faster than the bound,
-which HiGHS proves for a linear model of the links. If there are few devices, all placements are compared, too.
+by the clock. `random` is the best of some random placements with enough room. HiGHS proves the bound for a linear model
+of the links. No placement is faster, as times here have no random part and rounds ask all devices. If there are few
+devices, all placements are compared, too.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from emulator.planner.group_costs import GroupCosts
 from emulator.planner.place import PlaceSettings, placed
 from emulator.planner.placement import Placement, Rooms, modelled
 from emulator.planner.resources import Resource
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment_file import checked
 
 FEW = 50_000  # placements that are all compared
@@ -89,7 +91,10 @@ def main() -> None:
     document, settings = site(given.devices, given.lps, given.seed)
     experiment = checked(document, Path(), None)
     began = time.perf_counter()
-    found = placed(experiment, settings, Resource.SECONDS)
+    try:
+        found = placed(experiment, settings, Resource.SECONDS)
+    except ExperimentError as error:
+        raise SystemExit(f"{error}, or choose another seed") from None
     took_s = time.perf_counter() - began
     rooms, costs, drawn = settings.rooms(experiment), GroupCosts(experiment), random.Random(given.seed)
 
@@ -97,10 +102,10 @@ def main() -> None:
         return max(costs.of(group).seconds for group in placement if group)
 
     model = modelled(rooms, costs.loads, costs.alone_s)
-    if model is None or found.topology is None:
-        raise SystemExit("the devices have no room; choose another seed")
+    if model is None:
+        raise SystemExit("HiGHS found no placement for the linear model; choose another seed")
     rows = {
-        "placed": slowest_s(found.topology.devices or rooms.numbered()),
+        "placed": slowest_s((found.topology and found.topology.devices) or rooms.numbered()),
         "linear model": slowest_s(model.placement),
         "random": min(slowest_s(at_random(rooms, drawn)) for _ in range(given.draws)),
         "nearest": slowest_s(rooms.nearest()),

@@ -1,8 +1,8 @@
 """Decide which device is at which LPS, so that a round costs least.
 
 First, `modelled` solves a linear model: the links that devices share are busy at least as long as their bits take. It
-is a mixed-integer program for HiGHS (scipy.optimize.milp). Then `improved` moves and exchanges devices while the clock
-says that a round costs less. Nothing depends on how fast the machine is.
+is a mixed-integer program for HiGHS (scipy.optimize.milp). Then `improved` moves and exchanges devices, and keeps each
+change after which a round costs no more by the clock. Nothing depends on how fast the machine is.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,18 @@ TRIES = 3000  # changes that `improved` tries at most
 
 @dataclass(frozen=True, kw_only=True)
 class Rooms:
-    """Hold how many devices each LPS has room for, and the LPSs at which each device may be, nearest first."""
+    """Hold how many devices each LPS has room for, the LPSs at which each device may be, nearest first, and how many
+    devices each LPS needs.
+    """
 
     capacities: Sequence[int]
     allowed: Sequence[Sequence[int]]
+    least: int
 
     def permits(self, placement: Sequence[Sequence[int]]) -> bool:
-        """Return whether each LPS has room for its devices, at least one, and each device is where it may be."""
+        """Return whether each LPS has room for its devices and as many as it needs, all where they may be."""
         return all(
-            0 < len(group) <= most and all(number in self.allowed[index] for index in group)
+            self.least <= len(group) <= most and all(number in self.allowed[index] for index in group)
             for number, (group, most) in enumerate(zip(placement, self.capacities, strict=True))
         )
 
@@ -61,7 +64,9 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Modelled:
-    """Hold a placement, and the seconds of a round that no placement can undercut if times have no random part."""
+    """Hold a placement, and the seconds of a round that no placement can undercut if times have no random part and
+    rounds ask all devices.
+    """
 
     placement: Placement
     bound: float
@@ -83,7 +88,7 @@ def modelled(rooms: Rooms, loads: Sequence[Load], alone_s: float) -> Modelled | 
 
     rules = [
         LinearConstraint(each_once(devices, count), 1, 1),
-        LinearConstraint(each_once(places, lps), 1, np.array(rooms.capacities)),
+        LinearConstraint(each_once(places, lps), rooms.least, np.array(rooms.capacities)),
     ]
     for load in loads:
         for least in np.unique(np.quantile(load.besides, np.linspace(0, 1, THRESHOLDS), method="lower")):
@@ -117,8 +122,8 @@ def modelled(rooms: Rooms, loads: Sequence[Load], alone_s: float) -> Modelled | 
 
 
 def improved(start: Placement, rooms: Rooms, judge: Judge, goes_on: Callable[[], bool]) -> Placement:
-    """Move or exchange devices as long as `judge` does not prefer the placement before. Stop after `TRIES` tries, or
-    when `goes_on` says so.
+    """Try random changes and keep each that does not cost more, for at most `TRIES` tries and while `goes_on` returns
+    True.
     """
     drawn, best, key = np.random.default_rng(0), start, judge(start)
     for _ in range(TRIES):

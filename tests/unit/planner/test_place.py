@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 
 from emulator.estimates.check import model_size, payloads_of
+from emulator.planner import place as place_module
+from emulator.planner import placement as placement_module
 from emulator.planner.costs import costs_of_round
 from emulator.planner.group_costs import GroupCosts
 from emulator.planner.place import PlaceSettings, gains, placed
 from emulator.planner.placement import Placement, Rooms, modelled
 from emulator.planner.resources import Resource
 from emulator.planner.search_file import load_search
+from emulator.sweeps.file import load_sweep
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import checked
+from fedstrata.methods.cohort import cohort
 from tests.unit.planner.test_search_file import BASE, written
 
 UP = 100_000  # bits per second of the shared uplinks
@@ -29,14 +33,16 @@ def experiment(devices: int, lps: int, **sections: Any) -> Experiment:
     return checked({**BASE, "partition": partition, "topology": {"lps": lps}, **sections}, Path(), None)
 
 
-def random_site(seed: int, devices: int, lps: int) -> tuple[Experiment, PlaceSettings]:
+def random_site(
+    seed: int, devices: int, lps: int, down_rate: str | None = "200kbit/s"
+) -> tuple[Experiment, PlaceSettings]:
     """Return a site with random links and boards. Odd seeds let each device be at any LPS."""
     drawn = random.Random(seed)
     own = [
         {"devices": [index], "up_rate": f"{drawn.choice([50, 100, 400])}kbit/s", "latency": f"{drawn.randint(5, 80)}ms"}
         for index in range(devices)
     ]
-    links = {"overrides": own, "shared": {"device-lps": {"up_rate": "50kbit/s", "down_rate": "200kbit/s"}}}
+    links = {"overrides": own, "shared": {"device-lps": {"up_rate": "50kbit/s", "down_rate": down_rate}}}
     compute = {"per_example": "20ms", "spread": {"lognormal": 0.78}}
     near = [drawn.sample(range(lps), drawn.randint(2, lps)) for _ in range(devices)]
     reach = [] if seed % 2 else [{"devices": [index], "lps": numbers} for index, numbers in enumerate(near)]
@@ -133,6 +139,86 @@ def test_a_candidate_is_placed_once_for_all_seeds(tmp_path: Path) -> None:
     assert first is not None and first.devices is not None and {0, 2} <= {*first.devices[1]}
 
 
+def test_the_trainings_are_a_sweep_with_the_same_placed_experiments(tmp_path: Path) -> None:
+    place = {"capacity": 5, "reach": [{"devices": [0], "lps": [1]}]}
+    search = load_search(written(tmp_path, seeds=[3, 4], place=place))
+    again = tmp_path / "sweep.yaml"
+    again.write_text(search.sweep.text, encoding="utf-8")
+    digests = [run.experiment.digest for run in search.sweep.runs]
+    assert [run.experiment.digest for run in load_sweep(again).runs] == digests
+    place["reach"] = [{"devices": [2], "lps": [1]}]
+    other = load_search(written(tmp_path, seeds=[3, 4], place=place))
+    assert other.sweep.text != search.sweep.text
+
+
+def test_each_lps_has_as_many_devices_as_a_sum_needs() -> None:
+    """Without sums, three fast boards and no slow one at an LPS would end the round sooner than two groups of three."""
+    compute = {"per_example": "1ms", "profiles": {"slow": 9}, "devices": {"slow": [1, 3]}}
+    site = experiment(6, 2, links=SHARED, compute=compute, secure_aggregation={"min_devices": 3})
+    settings = PlaceSettings(capacity=5)
+    assert settings.rooms(site).least == 3
+    assert {len(group) for group in devices_of(placed(site, settings, Resource.SECONDS), settings.rooms(site))} == {3}
+    half = experiment(12, 2, secure_aggregation={"min_devices": 3}, training={**BASE["training"], "participation": 0.5})
+    assert settings.model_copy(update={"capacity": 7}).rooms(half).least == 5  # half of 4 are only 2
+
+
+def crossed() -> tuple[Experiment, PlaceSettings]:
+    """Return a site where neither index order nor the nearest LPS with room is possible: device 0 must leave LPS 0."""
+    reach = [{"devices": [0], "lps": [0, 1]}, {"devices": [1], "lps": [0]}]
+    return experiment(2, 2), PlaceSettings.model_validate({"capacity": 1, "reach": reach})
+
+
+def test_the_linear_model_finds_a_placement_where_simple_rules_do_not() -> None:
+    chosen = placed(*crossed(), Resource.SECONDS)
+    assert chosen.topology is not None and chosen.topology.devices == ((1,), (0,))
+
+
+def test_simple_rules_place_devices_where_the_linear_model_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place_module, "modelled", lambda *_: None)
+    site, settings = two_slow_boards(), PlaceSettings(capacity=2)
+    chosen = devices_of(placed(site, settings, Resource.SECONDS), settings.rooms(site))
+    assert {len({1, 3}.intersection(group)) for group in chosen} == {1}
+    with pytest.raises(ExperimentError, match="no placement was found"):
+        placed(*crossed(), Resource.SECONDS)
+
+
+@pytest.mark.parametrize(("direction", "slow", "others"), [("up", [1, 2, 3, 5], 1), ("down", ["0-5"], 2)])
+def test_the_bound_counts_what_a_shared_link_carries(direction: str, slow: list[Any], others: int) -> None:
+    """At some LPS, at least as many slow boards as at the other use a link at once. The last one waits for `others`."""
+    compute = {"per_example": "1ms", "profiles": {"slow": 50}, "devices": {"slow": slow}}
+    links = {"shared": {"device-lps": {f"{direction}_rate": f"{UP}bit/s"}}}
+    site, settings = experiment(6, 2, links=links, compute=compute), PlaceSettings(capacity=5)
+    costs, payloads = GroupCosts(site), payloads_of(site, model_size(site, dataset_info(site.data)))
+    transfer_s = 8 * getattr(payloads, f"device_{direction}") / UP
+    rooms = settings.rooms(site)
+    model = modelled(rooms, costs.loads, costs.alone_s)
+    assert model is not None
+    assert model.bound == pytest.approx(costs.alone_s + others * transfer_s, rel=2 * placement_module.GAP)
+    assert 0.1 * model.bound < transfer_s, "the bound without the link would be as good"
+    best = min(max(costs.of(group).seconds for group in each) for each in every(rooms))
+    assert 0.9 * best <= model.bound <= best + 1e-9
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_forty_devices_are_placed_close_to_the_bound(seed: int) -> None:
+    site, settings = random_site(seed, 40, 4, down_rate=None)
+    costs, rooms = GroupCosts(site), settings.rooms(site)
+    model = modelled(rooms, costs.loads, costs.alone_s)
+    chosen = devices_of(placed(site, settings, Resource.SECONDS), rooms)
+    assert model is not None
+    assert model.bound <= max(costs.of(group).seconds for group in chosen) <= 1.02 * model.bound
+
+
+def test_the_cost_is_a_mean_of_rounds_if_each_asks_other_devices() -> None:
+    compute = {"per_example": "1ms", "profiles": {"slow": 50}, "devices": {"slow": [1]}}
+    site = experiment(4, 2, compute=compute, training={**BASE["training"], "participation": 1})
+    costs, group = GroupCosts(site), (0, 1)
+    asked = [cohort(group, 1, site.seed, number)[0] for number in range(4)]
+    assert set(asked) == {0, 1}
+    mean_s = sum(costs.parts[device].ended_ns for device in asked) / 4e9
+    assert costs.of(group).seconds == pytest.approx(mean_s, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("place", "changes", "said"),
     [
@@ -154,6 +240,14 @@ def test_a_candidate_is_placed_once_for_all_seeds(tmp_path: Path) -> None:
             "place does not know when asynchronous rounds end; remove training.rounds",
         ),
         ({"capacity": 6}, {"method": "ifca"}, "LPSs wait for each other in rounds of ifca"),
+        (
+            {"capacity": [5, 2]}, {"secure_aggregation": {"min_devices": 3}},
+            "search.yaml: site=slow: place: no placement was found that has room for every device, and at least 3 at",
+        ),
+        (
+            {"capacity": 6}, {"newcomers": {"devices": [5], "from_global_round": 3}},
+            "place does not know that devices join later; remove newcomers",
+        ),
     ],
 )  # fmt: skip
 def test_a_place_that_is_not_possible_is_one_line(

@@ -151,15 +151,22 @@ def test_the_trainings_are_a_sweep_with_the_same_placed_experiments(tmp_path: Pa
     assert other.sweep.text != search.sweep.text
 
 
-def test_each_lps_has_as_many_devices_as_a_sum_needs() -> None:
-    """Without sums, three fast boards and no slow one at an LPS would end the round sooner than two groups of three."""
-    compute = {"per_example": "1ms", "profiles": {"slow": 9}, "devices": {"slow": [1, 3]}}
-    site = experiment(6, 2, links=SHARED, compute=compute, secure_aggregation={"min_devices": 3})
-    settings = PlaceSettings(capacity=5)
-    assert settings.rooms(site).least == 3
-    assert {len(group) for group in devices_of(placed(site, settings, Resource.SECONDS), settings.rooms(site))} == {3}
+@pytest.mark.parametrize(
+    ("sums", "groups"),
+    [({}, ((0, 1, 2, 3), (4, 5))), ({"secure_aggregation": {"min_devices": 3}}, ((0, 1, 2), (3, 4, 5)))],
+)
+def test_each_lps_has_as_many_devices_as_a_sum_needs(sums: dict[str, Any], groups: Placement) -> None:
+    """The boards 3, 4 and 5 are slow. With all three, LPS 1 receives three updates at the end; without board 3, two."""
+    compute = {"per_example": "1ms", "profiles": {"slow": 500}, "devices": {"slow": [3, 4, 5]}}
+    near = [{"devices": ["0-2"], "lps": [0]}, {"devices": [3], "lps": [0, 1]}, {"devices": [4, 5], "lps": [1]}]
+    settings = PlaceSettings.model_validate({"capacity": 5, "reach": near})
+    site = experiment(6, 2, links=SHARED, compute=compute, **sums)
+    assert devices_of(placed(site, settings, Resource.SECONDS), settings.rooms(site)) == groups
+
+
+def test_a_share_of_the_devices_of_each_lps_is_enough_for_a_sum() -> None:
     half = experiment(12, 2, secure_aggregation={"min_devices": 3}, training={**BASE["training"], "participation": 0.5})
-    assert settings.model_copy(update={"capacity": 7}).rooms(half).least == 5  # half of 4 are only 2
+    assert PlaceSettings(capacity=7).rooms(half).least == 5  # half of 4 are only 2
 
 
 def crossed() -> tuple[Experiment, PlaceSettings]:

@@ -16,6 +16,7 @@ from fedstrata.partitions import device_data
 from fedstrata.record.tables import as_seconds
 from tests.services.faults.test_bad_devices import excluded, poisoned
 from tests.support.plain_pytorch import DATASET, Weights, initial_weights, trained_by
+from tests.support.programs import run_to_the_end
 from tests.support.records import rows_of, summary_of
 from tests.support.tiers import run_in_process, small
 
@@ -195,6 +196,17 @@ def test_equal_devices_and_buffers_of_all_give_the_bits_and_times_of_synchronous
         assert summary_of(same)["model_sha256"] == summary_of(plain)["model_sha256"]
         assert (same / "timeline.csv").read_text() == (plain / "timeline.csv").read_text()
         assert summary_of(same)["asynchronous"]["staleness"] == {"0": 10}  # five devices, two LPS rounds
+
+
+@pytest.mark.runs
+def test_the_bytes_of_a_round_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text(asynchronous(*TIMED, rounds=3).to_yaml(), encoding="utf-8")
+    rounds = []
+    for processes in (1, 5):
+        out = tmp_path / str(processes)
+        run_to_the_end(tmp_path / "experiment.yaml", out, processes=processes)
+        rounds.append([{**row, "seconds": ""} for row in rows_of(out, "rounds.csv")])
+    assert rounds[0] == rounds[1]
 
 
 def test_a_device_that_is_refused_leaves_the_round_in_which_its_update_arrives(folder: Path) -> None:

@@ -32,7 +32,7 @@ class Rooms:
     least: int
 
     def permits(self, placement: Sequence[Sequence[int]]) -> bool:
-        """Return whether each LPS has room for its devices and as many as it needs, all where they may be."""
+        """Return whether each LPS has enough devices, not too many, and only devices that may be there."""
         return all(
             self.least <= len(group) <= most and all(number in self.allowed[index] for index in group)
             for number, (group, most) in enumerate(zip(placement, self.capacities, strict=True))

@@ -66,8 +66,8 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
 
 
 def sweeps_to_do(source: SweepSource) -> tuple[Sweep, Sweep | None]:
-    """Return two sweeps: the sweep of all candidates, and the sweep of the table with the first candidate's values. If
-    nothing is left to choose, return the sweep of the table and None. Raises ExperimentError if a value is not allowed.
+    """Return two sweeps: all candidates, and the file's own sweep with the first candidate's values. If nothing is left
+    to choose, return the file's own sweep and None. Raises ExperimentError if a value is not allowed.
     """
     file = sweep_file(source.document, source.where)
     if file.tune is None or file.tune.chosen is not None:

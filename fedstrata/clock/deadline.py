@@ -64,8 +64,8 @@ class Deadline:
         return ()
 
     def restore(self, late: Iterable[pb.Flow]) -> Collection[str]:
-        """Return the children with late answers once more, after a restart of the parent. `late` has the transfers of
-        these children, which were recorded before the restart.
+        """After a restart of the parent, return again the children with late answers. `late` has their transfers,
+        recorded before the restart.
         """
         return ()
 

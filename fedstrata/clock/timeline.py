@@ -179,7 +179,7 @@ class Round:
         return part.ended(at_ns)
 
     def check_ends(self, name: str, updated: Exchanged) -> None:
-        """Raise PayloadError if the virtual clock reaches 73 years before a child begins to send its update."""
+        """Raise PayloadError if a child would begin to send its update after 73 years of virtual time."""
         (part,) = self._updating(self._parts({name: updated}))
         part.check_ends(part.ready_ns)
 

@@ -310,7 +310,7 @@ class ScheduledLink:
     def begin(
         self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate, received: int = 0
     ) -> list[tuple[int, int]]:
-        """Start a flow at the time `at_ns`. For each mark passed until then, return the flow's number and the time."""
+        """Start a flow at `at_ns`. For each mark that earlier flows passed until then, return flow number and time."""
         passed = self.advance(at_ns)
         if not self._link.under_way:
             self._changes.clear()

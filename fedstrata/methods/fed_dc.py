@@ -51,7 +51,7 @@ class FedDc(Scaffold):
         self.server_optimiser = DynamicSettings()
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse the runs that SCAFFOLD refuses, averaged statistics, and rounds in which each LPS is a server."""
+        """Refuse what SCAFFOLD refuses, averaged statistics of batch normalisation, and more than one server."""
         return {
             **super().refuses(),
             **dict.fromkeys(JOINED_LATE_OR_LOST, "the server's state would not be the mean of the devices' states"),

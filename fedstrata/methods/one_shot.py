@@ -154,8 +154,8 @@ class OneShot(Method):
     # --- plans ----------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Cluster the devices by average linkage of 1 − R. If only landmarks are clustered, each other device joins the
-        cluster with the highest mean relevance.
+        """Cluster the devices by average linkage of 1 − R. If only a sample (landmarks) is clustered, each other device
+        joins the cluster with the highest mean relevance.
         """
         known = set(self.relays())
         related = [device for device in answers.devices if device.device_index in known]

@@ -17,7 +17,7 @@ Move = tuple[Flat, Flat | None, State, float]
 
 
 def without_optimiser(move: Move) -> Move:
-    """Return a move that adds the mean update to the piece, without the optimiser. The state does not change."""
+    """Return a move that only adds the mean update to its piece of the model, and keeps the state."""
     model, update, state, share = move
     return (model if update is None else model + update), None, state, share
 

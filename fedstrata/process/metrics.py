@@ -34,7 +34,7 @@ class LinkKey:
 
 
 class LinkMeter(Collector):
-    """Count bytes by link, direction, kind and end."""
+    """Count the bytes of each `LinkKey`."""
 
     def __init__(self) -> None:
         self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # one count each, changed by `counter`

@@ -102,7 +102,7 @@ def _full(processor: Processor, error: BaseException) -> BaseException | None:
 
 @contextmanager
 def with_memory(experiment: Experiment, processor: Processor, worker: str, advice: str = IN_A_RUN) -> Iterator[None]:
-    """Run a block of a worker's work, such as a device's. Raises ResourceError, with advice, if the processor has no
+    """Run the `with` block. Raises ResourceError, which names `worker` and gives `advice`, if the processor has no
     memory left for the block.
     """
     try:

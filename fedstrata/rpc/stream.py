@@ -78,7 +78,7 @@ async def header_first(parts: AsyncIterator[Any], what: str) -> Any:
 
 
 async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
-    """Return the part with the header at the start of a stream. Raises PayloadError like `header_first`."""
+    """Return a stream's first part. Raises PayloadError, which names `what`, if this is no header."""
     first = await anext(parts, None)
     if first is None or first.WhichOneof("part") != "header":
         raise PayloadError(f"{what} must begin with its header")

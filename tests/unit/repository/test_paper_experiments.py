@@ -114,11 +114,11 @@ def test_the_table_of_baselines_has_twelve_methods_four_splits_and_the_cnn_of_th
 
 
 def test_the_short_table_of_baselines_has_the_same_methods_and_tunes_on_the_images_that_it_leaves_out() -> None:
-    """36 runs are tuned with three rates on one seed, and 36 are reported on three seeds."""
+    """72 runs are tuned with three rates on one seed, and 72 are reported on three seeds."""
     path = FOLDER.parent / "sweeps" / "baselines_short.yaml"
     document, large = (read_document(each, "sweep file") for each in (path, path.with_name("baselines.yaml")))
     file = sweep_file(document, str(path))
     assert file.tune is not None
     assert (document["cells"], document["tune"]["grid"]) == (large["cells"], large["tune"]["grid"])
-    assert len(file.places()) * file.tune.num_candidates == len(file.places()) * len(file.seeds) == 36
+    assert len(file.places()) * file.tune.num_candidates == len(file.places()) * len(file.seeds) == 72
     assert document["base"]["partition"]["validation_share"] == file.tune.validation_share == 0.85

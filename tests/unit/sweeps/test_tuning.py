@@ -88,7 +88,7 @@ def test_a_candidate_that_failed_for_another_reason_stops_the_sweep(
     tmp_path: Path, done: list[Sweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SCORES, ("ours", "0.1"), (0.95, None))
-    monkeypatch.setattr(f"{__name__}.REASON", "the disk is full")
+    monkeypatch.setitem(globals(), "REASON", "the disk is full")
     with pytest.raises(RunStoppedError, match=r"0\.1.*: the disk is full; the same command tries it again"):
         tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
 

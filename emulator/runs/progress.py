@@ -201,7 +201,7 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return a line with the devices and LPSs for which the run waits. If there are none, return an empty text."""
+    """Return a line with the devices and LPSs for which the run waits. If it waits for nobody, return an empty text."""
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]

@@ -105,7 +105,10 @@ def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str])
     """
     sign = 1 if results.of.named(results.main).higher_is_better else -1
     best: dict[str, tuple[float, Overrides]] = {}
-    rows = [Place(cell=place.cell, setting=_without(place.setting, grid)).label for place in results.sweep.places]
+    rows = [
+        Place(cell=place.cell, setting=tuple(pair for pair in place.setting if pair[0] not in grid)).label
+        for place in results.sweep.places
+    ]
     for place, row in zip(results.sweep.places, rows, strict=True):
         spread = results.spread(place, results.main)
         if spread.mean is None or spread.count < len(results.sweep.seeds):
@@ -119,7 +122,3 @@ def choices(results: SweepResults, candidates: SweepFile, grid: Collection[str])
         if row not in best:
             raise RunStoppedError(f"tune: no candidate of {row} has {results.of.metric.name} for all seeds; try others")
     return {row: values for row, (_, values) in best.items()}
-
-
-def _without(setting: tuple[tuple[str, str], ...], axes: Collection[str]) -> tuple[tuple[str, str], ...]:
-    return tuple(pair for pair in setting if pair[0] not in axes)

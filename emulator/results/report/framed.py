@@ -1,4 +1,4 @@
-"""Fill the pages that need no script, those of sweeps and plans. They have the same frame around different sections."""
+"""Fill the pages of sweeps and plans, which need no script. Both have the same frame around different sections."""
 
 from importlib.resources import files
 from string import Template

@@ -76,7 +76,8 @@ ABOUT: Mapping[type, tuple[str, str]] = {
     ),
     EnergyRow: (
         "energy.csv",
-        "With [`energy`](../experiment.md#energy) and a clock, one row per device before training and per LPS round.",
+        "With [`energy`](../experiment.md#energy) and a clock, one row per device before training and per LPS round.\n"
+        "On the real clock it leaves out computing for late updates and, before training, everything except sending.",
     ),
     FactorRow: (
         "factors.csv",

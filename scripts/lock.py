@@ -3,6 +3,10 @@
 Run it after a change of constraints.txt: `python -m scripts.lock`. It asks pip, so pip's own settings say which
 indexes and folders are searched. For torch it also asks the public index and the index of torch's CPU builds: each has
 a wheel of its own. An index that does not answer is named in a line.
+
+It also writes hashes-cuda.txt: the further wheels that torch of the public index needs, such as NVIDIA's libraries. For
+these wheels it asks uv (`pip install uv`), because uv reads a wheel's requirements without downloading the wheel. Add
+the versions in hashes-cuda.txt to constraints.txt.
 """
 
 import json
@@ -10,12 +14,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "hashes.txt"
+FOUND_FOR_CUDA = ROOT / "hashes-cuda.txt"
 MACHINES = ("x86_64", "aarch64")
 TAGS = (
     "manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014", "manylinux_2_17", "manylinux2010",
@@ -26,6 +32,9 @@ CPU_BUILDS = ("--index-url", "https://download.pytorch.org/whl/cpu")
 HEADER = """\
 # The SHA-256 of each wheel in the images, written by scripts/lock.py. Images are built of these alone.
 # torch has several: of the public index, and of its CPU builds.
+"""
+HEADER_FOR_CUDA = """\
+# The SHA-256 of each wheel that a device image with torch's CUDA build has in addition, written by scripts/lock.py.
 """
 
 
@@ -54,13 +63,39 @@ def hashes_of(packages: Sequence[str], machine: str, *options: str) -> dict[str,
     return {item["metadata"]["name"]: item["download_info"]["archive_info"]["hashes"]["sha256"] for item in found}
 
 
-def written(packages: Iterable[str], hashes: dict[str, set[str]]) -> str:
-    """Return the text of the file."""
+def cuda_hashes(torch: str, machine: str) -> dict[str, set[str]]:
+    """Return the hashes of torch of the public index, and of all that it needs, by package and version."""
+    options = ("--python-version", PYTHON, "--python-platform", f"{machine}-{TAGS[0]}", "--only-binary", ":all:")
+    command = ["uv", "--no-config", "pip", "compile", "--quiet", "--format", "pylock.toml", *options]
+    command += ["--constraint", "constraints.txt", "-"]
+    said = subprocess.run(command, check=True, cwd=ROOT, input=torch, stdout=subprocess.PIPE, text=True).stdout
+    found = tomllib.loads(said)["packages"]
+    return {f"{one['name']}=={one['version']}": {each["hashes"]["sha256"] for each in one["wheels"]} for one in found}
+
+
+def cuda_text(torch: str, known: Collection[str]) -> str:
+    """Return the text of hashes-cuda.txt.
+
+    :param torch: torch and its version
+    :param known: the normal names of packages that have their hashes in hashes.txt
+    """
+    packages, hashes = set[str](), defaultdict[str, set[str]](set)
+    for machine in MACHINES:
+        for package, found in cuda_hashes(torch, machine).items():
+            name = normal(package.partition("==")[0])
+            if name not in known:
+                packages.add(package)
+                hashes[name] |= found
+    return written(packages, hashes, header=HEADER_FOR_CUDA)
+
+
+def written(packages: Iterable[str], hashes: dict[str, set[str]], *, header: str = HEADER) -> str:
+    """Return the text of a file of hashes."""
     lines = []
     for package in sorted(packages, key=str.lower):
         of_one = sorted(hashes[normal(package.partition("==")[0])])
         lines.append(" \\\n    ".join([package, *(f"--hash=sha256:{one}" for one in of_one)]))
-    return HEADER + "\n".join(lines) + "\n"
+    return header + "\n".join(lines) + "\n"
 
 
 def normal(name: str) -> str:
@@ -84,6 +119,10 @@ def main() -> None:
             for name, sha256 in found.items():
                 hashes[normal(name)].add(sha256)
     FOUND.write_text(written(packages, hashes))
+    try:
+        FOUND_FOR_CUDA.write_text(cuda_text(torch[0], hashes))
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        sys.exit(f"lock: hashes-cuda.txt is unchanged, because uv (`pip install uv`) failed: {error}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def bill(folder: str, name: str) -> dict[str, object]:
 
 
 def locked_bill(hashes: str, version: str) -> dict[str, object]:
-    """Return the bill of materials of the content of hashes.txt: all packages of others that any image may have."""
+    """Return the bill of materials of the content of hashes.txt: all packages of others in images without CUDA."""
     blocks = [line.split() for line in hashes.replace("\\\n", "").splitlines() if line and not line.startswith("#")]
     components = []
     for pinned, *wheels in blocks:

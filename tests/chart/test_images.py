@@ -45,19 +45,40 @@ def test_an_image_is_made_of_the_shared_library_and_its_own_service(service: str
         "scripts/sbom.py",
         "fedstrata",
         service,
+        *(["hashes-cuda.txt"] if service == "device" else []),
     }
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert sources <= kept, "what .dockerignore leaves out cannot be copied"
 
 
-def test_every_wheel_of_an_image_has_a_hash_and_the_version_of_the_constraints() -> None:
-    blocks = (ROOT / "hashes.txt").read_text().replace("\\\n", "").splitlines()
-    hashed = {block.split()[0].lower(): block.split()[1:] for block in blocks if not block.startswith("#")}
+def locked(file: str) -> dict[str, list[str]]:
+    """The hashes of each package in a lock file."""
+    blocks = (ROOT / file).read_text().replace("\\\n", "").splitlines()
+    return {block.split()[0].lower(): block.split()[1:] for block in blocks if not block.startswith("#")}
+
+
+@pytest.mark.parametrize(
+    ("file", "some"),
+    [
+        ("hashes.txt", {"torch", "numpy", "grpcio", "cryptography", "scipy"}),
+        ("hashes-cuda.txt", {"nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "triton", "cuda-bindings"}),
+    ],
+)
+def test_every_wheel_of_an_image_has_a_hash_and_the_version_of_the_constraints(file: str, some: set[str]) -> None:
+    hashed = locked(file)
     wanted = {line.lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
     assert hashed.keys() <= wanted
     assert all(hashes for hashes in hashed.values())
     assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", each) for hashes in hashed.values() for each in hashes)
-    assert {"torch", "numpy", "grpcio", "cryptography", "scipy"} <= {name.partition("==")[0] for name in hashed}
+    assert some <= {name.partition("==")[0] for name in hashed}
+
+
+def test_cuda_adds_one_wheel_per_architecture_or_one_for_both() -> None:
+    hashed = locked("hashes-cuda.txt")
+    assert hashed.keys() & locked("hashes.txt").keys() == set()
+    for_both = {name.partition("==")[0] for name, hashes in hashed.items() if len(hashes) == 1}
+    assert for_both == {"cuda-pathfinder", "cuda-toolkit"}
+    assert all(len(set(hashes)) <= 2 for hashes in hashed.values())
 
 
 @pytest.fixture

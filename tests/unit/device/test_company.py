@@ -44,11 +44,32 @@ class Attending(nn.Module):
         return outputs
 
 
+class Residual(nn.Module):
+    """A convolution and a block with a shortcut, as in a ResNet, with group normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.GroupNorm(4, 8)
+        self.inner, self.inner_norm = nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.GroupNorm(4, 16)
+        self.shortcut, self.shortcut_norm = nn.Conv2d(8, 16, 1, stride=2, bias=False), nn.GroupNorm(4, 16)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return outputs of shape (n, 10)."""
+        maps = self.norm(self.first(inputs)).relu()
+        maps = (self.inner_norm(self.inner(maps)) + self.shortcut_norm(self.shortcut(maps))).relu()
+        outputs: torch.Tensor = self.head(maps.mean((2, 3)))
+        return outputs
+
+
 OWN: dict[str, Callable[[], nn.Module]] = {
     "batch normalisation": Normed,
     "dropout": Dropping,
     "transformer": Attending,
+    "residual": Residual,
 }
+SMALL = [name for name in BUILT_IN if name != "resnet18"]
+LARGE = pytest.param("resnet18", marks=pytest.mark.runs)  # takes five times as long as all others together
 
 
 def jobs_of(name: str, processor: Processor) -> list[TrainingJob]:
@@ -66,7 +87,7 @@ def bits(results: Sequence[LocalResult]) -> list[tuple[bytes, float]]:
     return [(each.weights.tobytes(), each.train_loss) for each in results]
 
 
-@pytest.mark.parametrize("name", [*BUILT_IN, *OWN])
+@pytest.mark.parametrize("name", [*SMALL, LARGE, *OWN])
 @pytest.mark.parametrize("trainer", [OneByOne(), Stacked()], ids=["one by one", "stacked"])
 def test_a_device_has_the_same_bits_alone_and_in_company_in_any_order(name: str, trainer: Trainer) -> None:
     jobs, there = jobs_of(name, CPU), jobs_of(name, Apart())

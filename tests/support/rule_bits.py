@@ -4,6 +4,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +32,9 @@ BY_PRODUCTS = (
 SPOOLED = ("median", "{name: trimmed_mean, cut: 0.3}", *BY_PRODUCTS)
 
 
+@cache
 def rule(section: str) -> Rule:
-    """A rule, made as a server makes it."""
+    """A rule, made as a server makes it: once, for all rounds."""
     return make_rule(parse_experiment(TEXT, overrides=[f"aggregation.lps={section}"]), "lps")
 
 

@@ -1,6 +1,7 @@
 """A rule that needs all updates at once: values wait on disk, and the order of arrival changes nothing."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ method: fedavg
 MEDIAN = "tests.support.medians:Median"
 
 
+@cache
 def rule(name: str = MEDIAN, **options: Any) -> Rule:
-    """A rule, made as a server makes it."""
+    """A rule, made as a server makes it: once, for all rounds."""
     section = ", ".join([f"name: '{name}'", *(f"{key}: {value}" for key, value in options.items())])
     return make_rule(parse_experiment(TEXT, overrides=[f"aggregation.lps={{{section}}}"]), "lps")
 

@@ -1,5 +1,6 @@
 """Median and trimmed mean: beside NumPy and SciPy, by hand, and what one liar does to them."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ method: fedavg
 """
 
 
+@cache
 def rule(section: str) -> AllUpdates:
     found = make_rule(parse_experiment(TEXT, overrides=[f"aggregation.lps={section}"]), "lps")
     assert isinstance(found, AllUpdates)

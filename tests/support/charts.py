@@ -81,18 +81,19 @@ def notes(values: Mapping[str, Any] | None = None, *, release: str = "demo", nam
 
 def values_of(path: Path) -> dict[str, Any]:
     """A values file."""
-    values: dict[str, Any] = yaml.safe_load(path.read_text())
+    values: dict[str, Any] = yaml.load(path.read_text(), LOADER)
     return values
 
 
 def experiment_values(path: Path) -> dict[str, Any]:
     """What installs an experiment file, with a data folder where it needs one."""
     text = path.read_text()
-    data = yaml.safe_load(text).get("data", {})
+    document = yaml.load(text, LOADER)
+    data = document.get("data", {})
     if data.get("name", "digits") == "digits":
         return {"experiment": text}
     values: dict[str, Any] = {"experiment": text, "data": {"type": "hostPath", "hostPath": "/var/lib/fedstrata"}}
-    if yaml.safe_load(text)["partition"]["kind"] == "local":
+    if document["partition"]["kind"] == "local":
         values["device"] = {"kind": "DaemonSet"}
     return values
 

@@ -344,8 +344,9 @@ def test_a_run_without_a_completed_record_is_a_fault_unless_a_part_was_asked_for
     bundle: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object]
 ) -> None:
     change(bundle / "runs" / "base" / "seed-3")
+    agreeing(bundle)
     for words, expected in (((), 3), (("--partial",), 0)):
-        code, told = verified(agreeing(bundle), capsys, *words)
+        code, told = verified(bundle, capsys, *words)
         assert code == expected, told
         assert "the tables follow from the records of 1 of 2" in told
         assert "without a completed record: (base, seed 3)" in told

@@ -9,7 +9,7 @@ from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.methods.cohort import cohort
 from fedstrata.rounds import ChildLimits, HeldOut
-from fedstrata.rules import Route
+from fedstrata.rules import Shares, routed_shares
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
 from fedstrata.v1 import gps_service_pb2 as gps_pb
@@ -23,6 +23,7 @@ class Members:
         self._home, self._term = home.home_id, home.term
         self._under_way: int | None = None  # the open global round, if clusters span LPSs
         self._presence = presence
+        self._known: tuple[Streams, Mapping[str, int], Shares] | None = None  # the last result of `shares`
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
@@ -57,6 +58,7 @@ class Members:
         self._members = {member.device_id: member for member in home.members}
         self.mixed = tuple(home.mixed)  # the channels whose streams are linear mixes
         self.clusters = home.clusters  # the number of clusters, if clusters span LPSs
+        self._known = None
 
     @property
     def ids(self) -> set[str]:
@@ -143,13 +145,21 @@ class Members:
         """The indexes of all devices by their ids."""
         return {device_id: member.device_index for device_id, member in self._members.items()}
 
-    def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
-        """Return, for each device in `children`, the streams to which the device's update is added."""
-        found, vector = {}, streams.vector(self.clusters)
+    def shares(self, streams: Streams, children: Mapping[str, int]) -> Shares:
+        """Return, for each device in `children`, the streams to which the device's update is added, and with which
+        weights. `children` has the devices' numbers of examples. If consecutive rounds ask the same devices, the result
+        is calculated once.
+        """
+        if self._known is None or self._known[:2] != (streams, children):
+            self._known = streams, children, self._shares(streams, children)
+        return self._known[2]
+
+    def _shares(self, streams: Streams, children: Mapping[str, int]) -> Shares:
+        routes, vector = {}, streams.vector(self.clusters)
         for device_id, examples in children.items():
             member = self._members[device_id]
             shares: dict[str, dict[int, int]] = {channel: {} for channel in self.mixed}
             for share in member.shares:
                 shares[share.channel][share.stream] = share.weight
-            found[device_id] = vector.routes(member.cluster, examples, shares)
-        return found
+            routes[device_id] = vector.routes(member.cluster, examples, shares)
+        return routed_shares(vector.sizes, routes, children)

@@ -4,7 +4,7 @@ names to rules.
 
 from fedstrata.experiment.sections import RuleSettings
 from fedstrata.rules.base import AllUpdates, Rule, Total
-from fedstrata.rules.gathering import Gathering, Route, of_parts, of_streams, of_updates, routed
+from fedstrata.rules.gathering import Gathering, Route, Shares, of_parts, of_streams, of_updates, routed_shares
 from fedstrata.rules.products import ByProducts, Updates
 from fedstrata.rules.weighing import AS_STATED, Weighing
 
@@ -16,11 +16,12 @@ __all__ = [
     "Route",
     "Rule",
     "RuleSettings",
+    "Shares",
     "Total",
     "Updates",
     "Weighing",
     "of_parts",
     "of_streams",
     "of_updates",
-    "routed",
+    "routed_shares",
 ]

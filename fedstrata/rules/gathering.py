@@ -222,24 +222,13 @@ def of_parts(
     return Gathering(rule, shares, folder, whole=whole, counts=counts, weighing=weighing)
 
 
-def routed(
-    rule: Rule,
-    sizes: Sequence[int],
-    routes: Mapping[str, Sequence[Route]],
-    examples: Mapping[str, int],
-    folder: Path,
-    *,
-    whole: Sequence[int] = (),
-    counts: Sequence[bool] = (),
-    weighing: Weighing = AS_STATED,
-) -> Gathering:
-    """Gather several streams at an LPS. `sizes` has the size of each stream. `routes` maps each device's id to its
-    routes in the plan, and `examples` maps the id to the device's number of examples. See `Gathering` for the other
-    arguments.
+def routed_shares(sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], examples: Mapping[str, int]) -> Shares:
+    """Return the shares of an LPS's devices in several streams. `sizes` has the size of each stream. `routes` maps each
+    device's id to its routes in the plan, and `examples` maps the id to the device's number of examples.
     """
     by_stream = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
     planned = {child: [found.get(each, 0) for each in range(len(sizes))] for child, found in by_stream.items()}
-    shares = Shares(
+    return Shares(
         sizes=sizes,
         most=[sum(weights[each] for weights in planned.values()) for each in range(len(sizes))],
         routes=routes,
@@ -247,7 +236,6 @@ def routed(
         expected=lambda child: f"one, {examples[child]}",
         planned=planned,
     )
-    return Gathering(rule, shares, folder, whole=whole, counts=counts, weighing=weighing)
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:

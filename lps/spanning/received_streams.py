@@ -14,7 +14,7 @@ from fedstrata.errors import NotReadyError, PayloadError, StateError
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.rules import Gathering, Weighing, routed
+from fedstrata.rules import Gathering, Weighing
 from fedstrata.rules.mean import exact
 from fedstrata.streams.plan_checks import are_offers
 from fedstrata.streams.streams import UPDATE_PART, Streams
@@ -156,11 +156,8 @@ class ReceivedStreams(Holding):
         vector, examples = self._streams.vector(members.clusters), Counter[int]()
         for device_id, cluster in members.clusters_of().items():
             examples[cluster] += everybody.get(device_id, 0)
-        routes = members.routes(self._streams, children)
-        return routed(
-            rule, vector.sizes, routes, children, folder,
-            whole=vector.whole(examples), counts=vector.counts, weighing=weighing,
-        )  # fmt: skip
+        shares, whole = members.shares(self._streams, children), vector.whole(examples)
+        return Gathering(rule, shares, folder, whole=whole, counts=vector.counts, weighing=weighing)
 
     async def written(self) -> None:
         """Do nothing, because the GPS keeps every model that this LPS offers."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedstrata.experiment.sections import RuleSettings
-from fedstrata.rules import Gathering, Route, Rule, of_streams, of_updates, routed
+from fedstrata.rules import Gathering, Route, Rule, of_streams, of_updates, routed_shares
 from fedstrata.rules.mean import ExactTotal, MaskedMean, Mean, PartialMean, exact
 
 MEAN, MASKED, PARTIAL = (kind(RuleSettings()) for kind in (Mean, MaskedMean, PartialMean))
@@ -20,7 +20,7 @@ def planned(
     sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], examples: Mapping[str, int], rule: Rule = MEAN
 ) -> Gathering:
     """The streams at an LPS, whose devices have these routes."""
-    return routed(rule, sizes, routes, examples, NOWHERE)
+    return Gathering(rule, routed_shares(sizes, routes, examples), NOWHERE)
 
 
 def from_lpss(sizes: Sequence[int], most: Mapping[str, Sequence[int]], rule: Rule = PARTIAL) -> Gathering:

@@ -237,7 +237,7 @@ def test_updates_go_to_the_streams_of_the_members_cluster_by_its_examples() -> N
     members = members_of(member(0, cluster=1, num_examples=7))
     assert members.clusters_of() == {"device-000": 1}
     assert members.index_of("device-000") == 0
-    assert members.routes(STREAMS, members.in_round(0, 0))["device-000"] == [
+    assert members.shares(STREAMS, members.in_round(0, 0)).routes["device-000"] == [
         Route(place=slice(0, 3), stream=0, offset=0, weight=7),
         Route(place=slice(3, 5), stream=2, offset=0, weight=7),
     ]
@@ -248,9 +248,22 @@ def test_updates_go_into_mixed_streams_by_the_members_shares() -> None:
     one = member(0, cluster=1)
     one.shares.extend(shares)
     members = members_of(one, member(1), mixed=("head",))
-    routes = members.routes(STREAMS, members.in_round(0, 0))
+    routes = members.shares(STREAMS, members.in_round(0, 0)).routes
     assert [(route.stream, route.weight) for route in routes["device-000"]] == [(0, 10), (1, 3), (2, 5)]
     assert [(route.stream, route.weight) for route in routes["device-001"]] == [(0, 10)]  # it has no share in any head
+
+
+def test_a_new_list_of_devices_changes_the_streams_of_their_updates() -> None:
+    members = members_of(member(0, cluster=1))
+    asked = members.in_round(0, 0)
+    before = members.shares(STREAMS, asked)
+    assert members.shares(STREAMS, dict(asked)) is before  # calculated once for all rounds that ask these devices
+    members.take(pb.Cluster(home_id="lps-0", members=[member(0, cluster=0)], clusters=2))
+    now = members.shares(STREAMS, asked).routes["device-000"]
+    assert ([route.stream for route in before.routes["device-000"]], [route.stream for route in now]) == (
+        [0, 2],
+        [0, 1],
+    )
 
 
 def test_a_round_under_way_does_not_go_on_with_other_devices_and_one_that_is_over_does() -> None:

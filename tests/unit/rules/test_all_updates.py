@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 import fedstrata.rules.spool as spool_module
 from fedstrata.errors import ExperimentError, NoUpdatesError, PayloadError, PluginError, StateError
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.rules import Gathering, Route, Rule, of_updates, routed
+from fedstrata.rules import Gathering, Route, Rule, of_updates, routed_shares
 from fedstrata.rules.registry import gps_rule, lps_rule, make_rule, sends_sums
 from fedstrata.rules.spool import Spool
 from fedstrata.tensors import Flat
@@ -94,7 +94,7 @@ async def test_each_stream_has_the_median_of_the_devices_with_a_weight_in_it(tmp
         ]
 
     found: Mapping[str, list[Route]] = {"a": routes(0), "b": routes(1), "c": routes(1)}
-    gathering = routed(rule(), [1, 1, 1], found, dict.fromkeys("abc", 2), tmp_path)
+    gathering = Gathering(rule(), routed_shares([1, 1, 1], found, dict.fromkeys("abc", 2)), tmp_path)
     for child, values in {"a": f32(1, 10), "b": f32(5, 20), "c": f32(6, 40)}.items():
         gathering.take(child, 0, values, [2])
         gathering.accept(child, [2])

@@ -13,7 +13,7 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import GpsClock
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer
-from fedstrata.store import AnyModel, ModelFile
+from fedstrata.store import AnyModel
 from fedstrata.v1 import rounds_pb2 as pb
 from gps.journal.journal import Journal
 from gps.plans.places import Places
@@ -161,7 +161,8 @@ class GlobalRounds:
         Without deadlines, an LPS with a damaged file may repeat the two global rounds before the open global round.
         After the first of these two, the LPS gets the vector with which the second began.
         """
-        closed = await asyncio.to_thread(self._repeated_by, request)
+        is_repeated = self._is_repeated_by(request)
+        closed = await asyncio.to_thread(self._files.earlier, request.sent_round + 1) if is_repeated else None
         if closed is None:
             async for part in self.server.fetch(request):
                 yield part
@@ -173,11 +174,7 @@ class GlobalRounds:
                 yield part
                 del part
 
-    def _repeated_by(self, request: pb.FetchModelRequest) -> ModelFile | None:
-        """Return the vector of the closed global round that an LPS must repeat next. If the LPS repeats no round, or
-        the vector's file is damaged, return None.
-        """
+    def _is_repeated_by(self, request: pb.FetchModelRequest) -> bool:
+        """Return whether an LPS must repeat a closed global round next."""
         has_deadline = self._experiment.deadlines.gps.deadline_s is not None
-        if has_deadline or request.sent_round < 0 or request.sent_round != self.global_round - 2:
-            return None
-        return self._files.earlier(request.sent_round + 1)
+        return not has_deadline and 0 <= request.sent_round == self.global_round - 2

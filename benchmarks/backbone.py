@@ -36,7 +36,9 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 20}}
 
 
 class Adapted(nn.Module):
-    """Define a dense network with an adapter of low rank next to each layer. The layers are frozen, or left out."""
+    """Define a dense network with an adapter of low rank next to each layer. With `backbone`, the layers are frozen.
+    Without it, only the adapters and the head exist.
+    """
 
     def __init__(self, *, width: int, backbone: bool) -> None:
         super().__init__()
@@ -58,7 +60,7 @@ class Adapted(nn.Module):
 
 
 def measured(width: int, *, backbone: bool) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the bytes of each link, and the peak MB by tier."""
+    """Run the experiment with or without the backbone. Return the bytes of each link, and the peak MB by tier."""
     with tempfile.TemporaryDirectory() as folder:
         file, out, weights = (Path(folder, name) for name in ("run.yaml", "out", "backbone.safetensors"))
         if backbone:

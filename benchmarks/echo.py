@@ -2,8 +2,8 @@
 
     python -m benchmarks.echo --devices 20 --mb 0.1 1 10
 
-Every device is a process with a `RoundClient` on a stream of its own; the server is one with the LPS's servicer,
-rounds, exact sum and state. `benchmarks/floor.py` runs in turn with it.
+Every device is a process with a `RoundClient` on a stream of its own; the server is a process with the LPS's
+servicer, rounds, exact sum and state. `benchmarks/floor.py` runs in turn with it.
 """
 
 import argparse

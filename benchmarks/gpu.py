@@ -1,4 +1,5 @@
-"""Train on a GPU, and see if three runs give the same bits, if stacks keep them, and how long training takes.
+"""Train on a GPU. Check that three runs give the same bits, and that a device gets the same bits alone and in a stack
+of devices. Measure how long training takes.
 
     python -m benchmarks.gpu
     python -m benchmarks.gpu --processor cpu --devices 2 --examples 32
@@ -36,7 +37,7 @@ ROUNDS = 3  # measured; one more warms up
 
 
 def jobs_of(name: str, devices: int, examples: int, processor: Processor) -> list[TrainingJob]:
-    """Return an epoch's training of each device, on drawn images."""
+    """Return a training job for each device: one epoch on random images."""
     model = build_model(ModelSettings(name=name), INFO).of_run(SEED, processor)
     settings = {"batch_size": BATCH, "local_epochs": 1, "optimiser": {"learning_rate": RATE}}
     rng, start = np.random.default_rng(SEED), model.initial(SEED)
@@ -59,7 +60,9 @@ def digest(results: Sequence[LocalResult]) -> str:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the shortest time of some rounds, after one to warm up. The work must end with a read from the GPU."""
+    """Call `work` once to warm up, and then `ROUNDS` times. Return the shortest time. `work` must end with a read from
+    the GPU.
+    """
     times = []
     for _ in range(ROUNDS + 1):
         began = time.perf_counter()

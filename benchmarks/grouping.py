@@ -30,7 +30,9 @@ from fedstrata.tasks import make_task
 
 @dataclass(frozen=True)
 class Data:
-    """Hold a device's data and results computed from them, which all cells of a sweep share."""
+    """Hold a device's data, and the results that methods compute from the data only once. All cells of a sweep share
+    both.
+    """
 
     examples: DeviceData
     known: dict[str, Any] = field(default_factory=dict)
@@ -47,13 +49,15 @@ def host_of(experiment: Experiment, dataset: Dataset) -> DeviceProcess:
 
 
 async def answer_to(question: Question, method: Method, work: DeviceWork, given: dict[int, Arrays]) -> Arrays:
-    """Return a device's answer. `given` has all answers to the last question, if they are relayed to all devices."""
+    """Return a device's answer. If the answers to the previous question were relayed to all devices, `given` has these
+    answers. Otherwise it is empty.
+    """
     heard = {index: await method.hear(question, work, arrays) for index, arrays in given.items()}
     return await method.answer(question, work, heard)
 
 
 def data_of(experiment: Experiment, dataset: Dataset) -> list[Data]:
-    """Return the data of an experiment's devices, which may answer several methods one after the other."""
+    """Return the data of each device of an experiment. Several methods may use the result, one after the other."""
     return [Data(device_data(experiment, dataset, index)) for index in range(experiment.device_count)]
 
 

@@ -2,11 +2,13 @@
 
     python -m benchmarks.kill_matrix --draws 50 --seed 0 --out /tmp/kill-matrix
 
-One row per draw: the killed process and the moment, whether the kill happened, whether the run completed, whether every
-`model_sha256` and `personal_sha256` is the same as in the undisturbed run. Ends with exit code 1 if any draw differs.
+Prints one row per draw: how many kills happened, the exit code of the run, whether the result is the same as in the
+undisturbed run, and the drawn kills. The result is the same if the run completed, and every `model_sha256` and
+`personal_sha256` is equal. On the virtual clock, timeline.csv and the list `excluded` of summary.json must be equal,
+too. Ends with exit code 1 if any draw differs.
+
 With `--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as in
-`fedstrata run`, for instance to another method or a topology. On the virtual clock timeline.csv is compared, too, and
-who was left out of what:
+`fedstrata run`, for instance to another method or a topology:
 
     python -m benchmarks.kill_matrix --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 --out DIR
     python -m benchmarks.kill_matrix --set 'method={name: ditto}' --set topology.lps=2 --draws 20 --out DIR
@@ -16,8 +18,9 @@ who was left out of what:
     python -m benchmarks.kill_matrix --experiment benchmarks/kill_matrix_moves.yaml \\
         --device-processes 1 2 5 --draws 10 --out DIR
 
-An `--experiment` of one's own has six devices on two LPSs, and three global rounds of two LPS rounds. With several
-`--device-processes` the undisturbed run is made with each, the draws with each in turn, and all are compared.
+An experiment file of your own (`--experiment`) must have six devices on two LPSs, and three global rounds of two LPS
+rounds. With several numbers of `--device-processes`, there is an undisturbed run for each number, and the draws use the
+numbers in turn. All runs are compared with the first undisturbed run.
 """
 
 import argparse

@@ -99,7 +99,9 @@ def round_stacked(weights: list[torch.Tensor], work: Work, number: int) -> list[
 
 
 def share_of_clients(weights: list[NDArray[np.float32]], first: int, last: int, number: int) -> list[Any]:
-    """Return the sum of the weights that some clients reach, computed for as many at once as a core's cache holds."""
+    """Return the sum of the weights that the clients from `first` to `last` − 1 reach. As many clients are computed at
+    once as fit into a core's cache.
+    """
     torch.set_num_threads(1)
     received, sums = [torch.from_numpy(weight) for weight in weights], [np.zeros_like(weight) for weight in weights]
     for start in range(first, last, CACHED):

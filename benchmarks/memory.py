@@ -4,10 +4,11 @@
     python -m benchmarks.memory --model-mb 20 --children 32 --streams 2 4 8
 
 Starts `python -m lps` for each number, under a GPS in another process, and children that run here. Each child fetches
-the model and sends a float32 update that is made chunk by chunk, `--at-once` of them at a time, for one global round of
-two LPS rounds. Prints the peak resident size of the LPS (VmHWM), and its size before the first child came. The growth
-has to stay within 2.5 models, as `fedstrata check` says. With `--streams` the children belong to this many clusters,
-and the limit is 5.5 times the streams. Fails if the growth is over the limit by more than 30 MB, and 0.3 MB per child.
+the model and sends a float32 update that is made chunk by chunk, for one global round of two LPS rounds. At most
+`--at-once` children do this at the same time. Prints the peak resident size of the LPS (VmHWM), and its size before the
+first child came. The growth has to stay within 2.5 models, as `fedstrata check` says. With `--streams` the children
+belong to this many clusters, and the limit is 5.5 times the streams. Fails if the growth is over the limit by more than
+30 MB plus 0.3 MB per child.
 """
 
 import argparse
@@ -121,7 +122,7 @@ class Child:
 
 @contextmanager
 def service(name: str, experiment: Experiment, folder: Path, *words: str) -> Iterator[tuple[int, str]]:
-    """Run a service during the block. Yield the number of its process, and its address."""
+    """Run a service during the block. Yield its process id and its address."""
     path = folder / "experiment.yaml"
     path.write_text(experiment.to_yaml(), encoding="utf-8")
     files = ("--experiment", str(path), "--state", str(folder / name), "--exit-with-parent")

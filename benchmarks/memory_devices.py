@@ -3,8 +3,8 @@
     python -m benchmarks.memory_devices --model cnn --shape 1 28 28 --devices 1 10 25
 
 Runs each number in one process for two global rounds. The examples have no content, and are as many as in the published
-data set of that shape. Prints the peak resident size of that process (VmHWM), and the request by
-`emulator.estimates.sizing`.
+data set of that shape. Prints the peak resident size of that process (VmHWM), and the memory that
+`emulator.estimates.sizing` calculates for it.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 
 Starts `python -m gps` for each number, and LPSs that run here: each fetches the shared layers and sends an aggregate
 that is made chunk by chunk, all at once, for two global rounds. Prints the peak resident size of the GPS (VmHWM), its
-size before the first device came, and the growth as a number of models. Fails if the growth is above 2.5 models and 30
-MB.
+size before the first device came, and the growth as a number of models. Fails if the growth is above 2.5 models plus
+30 MB.
 """
 
 import argparse

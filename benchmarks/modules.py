@@ -122,7 +122,9 @@ def train_one(module: nn.Module, inputs: NDArray[Any], labels: NDArray[np.int64]
 
 
 def share_of_clients(name: str, state: dict[str, NDArray[Any]], first: int, last: int, number: int) -> dict[str, Any]:
-    """Return the sum over some clients of the states that they reach from a received state."""
+    """Train the clients from `first` to `last` − 1, each from the received `state`. Return the sum of their trained
+    states.
+    """
     torch.set_num_threads(1)
     received = {key: torch.from_numpy(value) for key, value in state.items()}
     module, sums = network(name), {key: np.zeros(value.shape, np.float32) for key, value in state.items()}

@@ -5,8 +5,8 @@
 Boards and links differ. Each device may be at three LPSs, and LPSs with small numbers are near to more devices. Each
 LPS has room for 30 % more devices than its share. The cost is the time of the slowest LPS in an LPS round, calculated
 by the clock. `random` is the best of some random placements with enough room. HiGHS proves the bound for a linear model
-of the links. No placement is faster, as times here have no random part and rounds ask all devices. If there are few
-devices, all placements are compared, too.
+of the links. No placement can be faster than the bound, because times here have no random part and rounds ask all
+devices. If there are few devices, all placements are compared, too.
 """
 
 import argparse

@@ -49,7 +49,9 @@ def synthetic(mu: float, rounds: int) -> list[float]:
 
 
 def fcube(draw: int | None, seed: int, rounds: int) -> float:
-    """Return the accuracy in percent after the last round on a draw of the points; None is Fedstrata's."""
+    """Train on a draw of the points or, if `draw` is None, on Fedstrata's points. Return the accuracy in percent after
+    the last round.
+    """
     data = load_dataset(DataSettings(name="fcube"), 0)
     x, tests, owners = data.train.inputs, data.test.inputs, data.train.column("owner")
     if draw is not None:  # draw sizes again, but keep signs, because they decide the owner

@@ -5,8 +5,8 @@
 The kubeconfig names the Kubernetes, which has the images of this version. Its volumes must be usable, because GPS and
 LPSs have volumes by default. The program installs a release. It then deletes a pod, and waits until the pod's successor
 is ready. It prints one row per deleted pod: the tier, the seconds until the successor was ready, and the seconds
-from there until the first update. A server counts the update itself. For devices, every LPS must count an update. The
-second number shows how long others looked for the pod at its old address.
+from then until the first update. If the pod is a server's, its successor must accept an update. If the pod has devices,
+every LPS must accept an update. The second number shows how long others looked for the pod at its old address.
 """
 
 import argparse
@@ -82,8 +82,9 @@ def seconds_until(holds: Callable[[], bool]) -> float:
 
 
 def replaced(lab: Lab, tier: str) -> tuple[float, float]:
-    """Delete the first pod of a tier. Return the seconds until its successor is ready, and from there until the first
-    update: at the successor itself, or, for devices, at all LPSs.
+    """Delete the first pod of a tier. Return the seconds until its successor is ready, and the seconds from then until
+    the first update. A server's successor must accept this update itself. For a pod with devices, every LPS must accept
+    an update.
     """
     old = lab.pods(tier)[0]
     lab.delete(old)

@@ -7,8 +7,9 @@ Each rule combines random updates in a process of its own, on one thread: 1,000 
 the processor seconds until all updates are taken, those of the rest of the round, and by how much the process's peak
 memory exceeds its memory at the start. Fails if a time or memory is over its limit in `LIMITS`.
 
-Before this, the process writes and deletes a file of the same size. The host of a virtual machine takes back memory
-that was free for some seconds. The next gigabyte of files, also in /dev/shm, then takes up to 1.6 s more of the system.
+Before the measurement, the process writes and deletes a file of the same size. The host of a virtual machine takes back
+memory that was free for some seconds. The next gigabyte of files, also in /dev/shm, then takes up to 1.6 s more system
+time.
 """
 
 import argparse

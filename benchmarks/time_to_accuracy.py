@@ -43,8 +43,8 @@ class Timed:
 
 
 def curve_of(record: RunRecord) -> Curve:
-    """Return the accuracy over the examples of all devices, by time. Each LPS has its newest accuracy. The curve begins
-    when all LPSs have one.
+    """Return the accuracy over the examples of all devices, by time. At each time, every LPS is represented by its
+    newest accuracy. The curve begins when all LPSs have an accuracy.
     """
     ready = {(row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"}
     measured = sorted(
@@ -62,7 +62,7 @@ def curve_of(record: RunRecord) -> Curve:
 
 
 def timed(folder: Path, changes: Sequence[str]) -> Timed:
-    """Return the times of a finished run with some keys of its links changed."""
+    """Return the times that a finished run would have with changed links. `changes` are KEY=VALUE texts."""
     with tempfile.TemporaryDirectory() as there:
         write_retimed(retime(folder, changes), Path(there) / "run")
         record = load_record(Path(there) / "run")
@@ -73,7 +73,9 @@ def timed(folder: Path, changes: Sequence[str]) -> Timed:
 
 
 def said(values: Sequence[float | None]) -> str:
-    """Return mean ± sample standard deviation. If values are missing, return how many there are."""
+    """Return mean ± sample standard deviation as text. If some values are None, return how many are
+    not, such as `2 of 3`.
+    """
     found = [value for value in values if value is not None]
     if len(found) < len(values):
         return f"{len(found)} of {len(values)}"
@@ -81,7 +83,9 @@ def said(values: Sequence[float | None]) -> str:
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Return the mean over the seeds at each time at which a run has a new accuracy, from when all runs have one."""
+    """Return the mean accuracy over the seeds, by time. The curve has a point at each time at which a run has a new
+    accuracy. It begins when all runs have an accuracy.
+    """
     latest: dict[int, float] = {}
     points: dict[float, float] = {}
     for at_s, number, accuracy in sorted((t, n, a) for n, curve in enumerate(curves) for t, a in curve):

@@ -1,4 +1,4 @@
-"""Parts of the baseline's time and bytes in which the other cells of a sweep reach the baseline's accuracy.
+"""The share of the baseline's time and bytes that the other cells of a sweep need to reach the baseline's accuracy.
 
     python -m benchmarks.time_to_target DIR
 
@@ -6,7 +6,7 @@ Nothing is trained again. `DIR` is the folder of a sweep with a baseline, on the
 100 % of the mean of the baseline's last four measurements. A run reaches the target at the first measurement at which
 the median of this measurement and its two neighbours reaches it. A number in the table is the mean over the seeds,
 followed by the largest in brackets. If runs of some seeds miss the target, the table says how many reach it. If the
-baseline itself misses its target, its end counts.
+baseline itself misses the target, its time and bytes at the end of the run are used.
 """
 
 import argparse
@@ -46,12 +46,14 @@ def points_of(record: RunRecord) -> list[Point]:
 
 
 def target_of(points: Sequence[Point]) -> float:
-    """Return the mean of the last measurements."""
+    """Return the mean of the last `LAST` measurements."""
     return fmean(point.value for point in points[-LAST:])
 
 
 def reached(points: Sequence[Point], target: float, share: float, metric: Metric) -> Point | None:
-    """Return the first point at which the median of three neighbours reaches a share of the target."""
+    """Return the first point at which the median of this point and its two neighbours reaches a share of the target.
+    Return None if there is no such point.
+    """
     for before, point, after in zip(points, points[1:], points[2:], strict=False):
         if metric.is_reached(median((before.value, point.value, after.value)), target, share):
             return point
@@ -59,7 +61,9 @@ def reached(points: Sequence[Point], target: float, share: float, metric: Metric
 
 
 def said(parts: Sequence[float | None]) -> str:
-    """Return the mean and the largest of these parts. If parts are missing, return how many there are."""
+    """Return the mean and the largest of these parts as text. If some parts are None, the text says how many runs reach
+    the target.
+    """
     found = [part for part in parts if part is not None]
     if len(found) < len(parts):
         return f"{len(found)} of {len(parts)} reach it" if found else "none"
@@ -67,7 +71,9 @@ def said(parts: Sequence[float | None]) -> str:
 
 
 def rows_of(records: dict[tuple[Place, int], RunRecord], baseline: str) -> list[list[str]]:
-    """Return a row for each cell and setting: its name, and for each share the parts of time and of bytes."""
+    """Return a row for each cell and setting. It has the name, and for each of `SHARES` the time and the bytes until
+    this share of the target is reached, divided by the baseline's time and bytes.
+    """
     points = {key: points_of(record) for key, record in records.items()}
     found: dict[Place, list[list[float | None]]] = {}
     for (place, seed), own in points.items():

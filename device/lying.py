@@ -27,7 +27,7 @@ class LyingRounds(DeviceRounds):
 
     @cached_property
     def _changed(self) -> dict[tuple[int, ...], DeviceData]:
-        """The device's data with changed examples, by the numbers of the attacks that go on."""
+        """The device's data with changed examples, by the numbers of the attacks that are active in a round."""
         return {}
 
     def stated(self, examples: int) -> int:
@@ -59,7 +59,9 @@ class LyingRounds(DeviceRounds):
         return await super()._exchange(client, goes_up, is_announced=is_announced)
 
     def _lied(self, client: RoundClient, honest: Update) -> Update:
-        """Return the update that is sent in place of an honest one. The same update is returned for each call."""
+        """Return the update that is sent in place of an honest update. The same honest update always
+        gives the same result.
+        """
         layout, rounds = honest.codec.layout, self._host.experiment.training.lps_rounds_per_global_round
         update = honest.read(0, layout.size)
         for entry in self._on(honest.round // rounds):

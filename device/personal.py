@@ -188,8 +188,8 @@ class KeptInMemory:
         return known, {name: array.copy() for name, array in self._states[known].items()}  # a round may be repeated
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keep the state with which the device starts an LPS round, and delete the states of later rounds. Raises the
-        errors of a store with a folder.
+        """Keep the state with which the device starts an LPS round, and delete the states of later rounds. Raises
+        PluginError if an array has a type that `PersonalStore` cannot save.
         """
         _described(arrays)
         self._states = {number: state for number, state in self._states.items() if number <= lps_round}

@@ -56,8 +56,8 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
 def points(record: Record) -> Iterator[Point]:
     """Yield each value of an LPS round that becomes a point of a curve. The values are from the columns of rounds.csv
-    with the task's metrics, and from the columns `MEASURED` and `COUNTED`. Metrics and losses of models between the LPS
-    rounds of a global round are left out, as are values that are not finite.
+    with the task's metrics, and from the columns `MEASURED` and `COUNTED`. Metrics and `MEASURED` are taken only from
+    the last LPS round of each global round. Values that are not finite are left out.
     """
     rounds, each = record.rounds, record.experiment["training"]["lps_rounds_per_global_round"]
     for column in (*record.metrics, f"cohort_{record.headline.name}", *MEASURED, *COUNTED):

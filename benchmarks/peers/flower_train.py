@@ -1,6 +1,6 @@
 """Flower's simulation (Ray) on the work of `benchmarks/loops.py`: one epoch per client, then the mean over clients.
 
-With `--module`, on the work of `benchmarks/modules.py`; with `--cohort`, of some clients in each round.
+With `--module`, clients train as in `benchmarks/modules.py`. With `--cohort`, only some clients train in each round.
 
     .venv-peers/bin/python benchmarks/peers/flower_train.py --work DIR --devices 100 --rounds 8 --out FILE
 

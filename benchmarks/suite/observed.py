@@ -74,7 +74,7 @@ def peaks_of_run(command: Sequence[str], *, timeout_s: float, log: Path) -> dict
 
 
 def _events(command: Sequence[str], *, timeout_s: float, log: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Run `fedstrata run`, and yield each event of the run with the number of the process."""
+    """Run `fedstrata run`, and yield each event of the run with the process id of this command."""
     with started([*command, "--json"], timeout_s=timeout_s, log=log) as process:
         for line in process.stdout or ():
             yield json.loads(line), process.pid
@@ -92,7 +92,9 @@ def _median_of_rounds(folder: Path, warm_up: int) -> float:
 
 
 def _cpu_of_a_round(snapshots: dict[int, dict[int, Process]]) -> dict[str, float]:
-    """Return the CPU seconds per round and tier, from the first observed round after the start to the last one."""
+    """Return the mean CPU seconds of a global round, by tier. `snapshots` has the processes as they were when each
+    global round was first seen. Round 0, in which the run starts, is left out.
+    """
     seen = sorted(number for number in snapshots if number)
     if len(seen) < 2:
         raise ProgramError(f"the run was over before all rounds were seen: {sorted(snapshots)}")
@@ -113,7 +115,7 @@ def _closed(log: Path) -> list[float]:
 
 
 def processes(root: int) -> dict[int, Process]:
-    """Return the processes of a run that belong to a tier, by their numbers."""
+    """Return the processes of a run that belong to a tier, by process id. `root` is the id of `fedstrata run`."""
     found = {}
     for pid in _family(root):
         tier, stat, status = _module(_read(pid, "cmdline").split("\0")), _read(pid, "stat"), _read(pid, "status")

@@ -75,7 +75,9 @@ def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dic
 def beside(
     part: str, measured: str, results: dict[str, list[float]], aims: dict[str, Aim], unit: str = "s a round"
 ) -> Iterator[Row]:
-    """Yield a row for each peer of Fedstrata, with the seconds of both, or a row without a peer."""
+    """Yield a row for each peer, with the measured values of Fedstrata and of the peer. If there are no peers, yield a
+    row of Fedstrata alone.
+    """
     ours = results.pop("fedstrata", [])
     for other, theirs in (results or {"": []}).items() if ours else ():
         yield Row(part=part, measured=measured, unit=unit, ours=ours, other=other, theirs=theirs, aim=aims.get(other))

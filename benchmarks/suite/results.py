@@ -44,7 +44,10 @@ class Row:
 
     @property
     def ratios(self) -> Times:
-        """Return how many times faster Fedstrata is if the aim is `at least`. For other aims, return its cost ratio."""
+        """Return one ratio per repeat; empty without a peer. If the aim is `at least`, it is the peer's value divided
+        by Fedstrata's value: how many times faster Fedstrata is. Otherwise it is Fedstrata's value divided by the
+        peer's.
+        """
         pairs = zip(self.ours, self.theirs, strict=True) if self.theirs else ()
         is_faster = self.aim is not None and self.aim.sense == "at least"
         return [theirs / ours if is_faster else ours / theirs for ours, theirs in pairs]

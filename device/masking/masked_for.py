@@ -106,7 +106,8 @@ class MaskedFor:
 
         Raises:
             PayloadError: the run has no such round.
-            RosterError: the update of this round was already masked for another sum, and deadlines exclude no device.
+            RosterError: the update of this round was already masked for another sum. If deadlines can exclude devices,
+                this is not an error.
             StateError: the disk is full or refuses to write.
             FedstrataError: the errors of `check`.
         """

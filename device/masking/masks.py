@@ -162,7 +162,8 @@ class Masks(Shield):
 
     def _use_key(self, lps_round: int) -> None:
         """Note that the key in the roster masks an update of this LPS round. Make the next key at the end of a global
-        round, or if the key is older than this global round because the device was not asked at an earlier end.
+        round. If the device was not asked at the end of an earlier global round, its key is older than this global
+        round. Then make the next key at once.
 
         Raises:
             RosterError: the device has made a newer key, and the key in the roster belongs to another global round.

@@ -98,7 +98,7 @@ def _why_alone(job: TrainingJob) -> str | None:
 
 def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Examples | None]) -> str | None:
     """If this module cannot compute a job, return the reason. Otherwise return None. It can compute a job if the model
-    is a dense network, the task is `Classification`, and the inputs are not read again in each step.
+    is a dense network, the task is `Classification`, and the inputs are in memory (not read again in each step).
     """
     if not job.model.dense:
         return "the model is not a plain dense network"

@@ -29,8 +29,8 @@ def asked(
 ) -> Any:
     """Make a call of the Kubernetes API with a method of its client, and return the result.
 
-    `instead` maps statuses of the API's errors to errors, which are raised instead. For a status with None, return
-    None.
+    `instead` maps a status with which the API may fail to the error that is raised in this case. If it maps the status
+    to None, return None.
 
     Raises:
         FedstrataError: the errors of `answering`.

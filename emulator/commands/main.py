@@ -292,7 +292,9 @@ def _told_error(error: Exception) -> int:
 
 
 def _missing_folder() -> str:
-    """Return the reason of a FileNotFoundError that names no file."""
+    """Return a text that explains a FileNotFoundError without a file name: the current folder is deleted, or there is
+    no folder for temporary files.
+    """
     from emulator.results.output import check_current_folder
 
     try:
@@ -327,7 +329,7 @@ def _end_with(codes: list[int]) -> None:
 
 
 def _end_overdue(code: int) -> None:
-    """End the process although own code, such as a pool or a function of `atexit`, has not ended."""
+    """End the process although the user's own code, such as a pool or a function of `atexit`, has not ended."""
     kill_children()
     _end_with([code])
 

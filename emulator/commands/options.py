@@ -155,7 +155,7 @@ class Devices:
         return partial(FleetBackend, fleet=place, most_boards=self.boards)
 
     def check(self) -> "Check":
-        """Return the check of an experiment before its run, for the place where its devices are."""
+        """Return the function that checks an experiment before its run: for devices here, or for devices on boards."""
         from emulator.runs.run import check_devices_here, check_devices_on_boards
 
         return check_devices_here if self.fleet is None else check_devices_on_boards

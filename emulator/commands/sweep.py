@@ -83,7 +83,8 @@ class Pods:
         """Return the request for a Kubernetes Job with pods that do the sweep.
 
         Raises:
-            BadParameter: neither a volume claim nor a bucket is given. ExperimentError: a value is not allowed.
+            BadParameter: neither a volume claim nor a bucket is given.
+            ExperimentError: a value is not allowed.
         """
         from emulator.cluster.chart_values import load_values
         from emulator.sweep_jobs.objects import JobRequest, memory_of

@@ -68,14 +68,14 @@ class _Sizes:
         self._lps_model = _announced(vector, links.lps_gps.down)
 
     def to_device(self, number: int) -> int:
-        """Return the bytes of the model of an LPS round that a device receives."""
+        """Return the bytes that a device receives with the model of LPS round `number`."""
         of = number // self._experiment.training.lps_rounds_per_global_round
         return _model_bytes(
             self._device_model, pb.ModelHeader(run_id=self._experiment.run_id, round=number, global_round=of)
         )
 
     def of_device(self, index: int, home_id: str, number: int) -> int:
-        """Return the bytes of a device's update of an LPS round's model."""
+        """Return the bytes of the update that device `index` sends for the model of LPS round `number`."""
         experiment, training = self._experiment, self._experiment.training
         name, held_out = experiment.device_ids()[index], self._held_out[index]
         codec = PayloadCodec(self._to_devices, experiment.links.device_lps.up)
@@ -96,7 +96,7 @@ class _Sizes:
         return Exchanged.of_update(header).up_bytes
 
     def to_lps(self, global_round: int, begins_ns: int) -> int:
-        """Return the bytes of the model of a global round that an LPS receives."""
+        """Return the bytes that an LPS receives with the model of a global round. This round begins at `begins_ns`."""
         header = pb.ModelHeader(
             run_id=self._experiment.run_id,
             round=global_round,
@@ -107,7 +107,9 @@ class _Sizes:
         return _model_bytes(self._lps_model, header)
 
     def of_lps(self, name: str, global_round: int, examples: int, weights: Sequence[int]) -> int:
-        """Return the bytes of an LPS's update of a global round. `weights` has its weight in each stream."""
+        """Return the bytes of the update that LPS `name` sends in a global round. `weights` has the weight of this
+        update in each stream.
+        """
         up = self._experiment.links.lps_gps.up
         header = pb.UpdateHeader(
             run_id=self._experiment.run_id, child_id=name, home_id=name, round=global_round, train_loss=1.0

@@ -74,7 +74,7 @@ def write_calibrated(calibrated: Calibrated, path: Path) -> None:
 
 
 def _check_can_tell(record: RunRecord, experiment: Experiment) -> None:
-    """Raise DataError if the record cannot tell the values of links and of computing."""
+    """Raise DataError if the values of links and of computing cannot be found from the record."""
     links, folder = experiment.links, record.folder
     if record.summary.status != "completed":
         raise DataError(f"{folder} is the record of a failed run; calibrate by a completed run")

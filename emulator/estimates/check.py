@@ -252,8 +252,8 @@ def _measured(experiment: Experiment) -> dict[str, str]:
 
 
 def _rules(experiment: Experiment, method: Method) -> dict[str, str]:
-    """Return rows about the rules by which servers combine updates, with the numbers of children that may lie. If both
-    take the mean, return no row.
+    """Return rows about the rules by which the GPS and the LPSs combine updates, with the numbers of children that may
+    lie. If the GPS and the LPSs take the mean, return no row.
     """
     if experiment.aggregation == AggregationSettings():
         return {}

@@ -77,7 +77,9 @@ def fit_link(measured: Mapping[str, Sequence[Transfers]], assumed_s: float) -> L
 
 
 def _latencies(transfers: Sequence[Transfers]) -> list[float]:
-    """Return the latency of each child's link that carried a small and a transfer of at least twice its size."""
+    """Return one latency per child, in seconds, calculated from its smallest and its largest transfer. A child is left
+    out if the largest transfer has less than twice as many bytes, or took hardly longer.
+    """
     by_child: dict[str, list[Transfers]] = {}
     for each in transfers:
         by_child.setdefault(each.child, []).append(each)
@@ -100,8 +102,8 @@ class ComputeFit:
 
 
 def fit_compute(seconds: Mapping[int, Sequence[float]]) -> ComputeFit:
-    """Return the seconds per example, and each device's factor. `seconds` has the computing times of each device's
-    rounds, divided by the number of examples on which the device trained in the round.
+    """Return the seconds per example, and each device's factor relative to the median device. `seconds` has the
+    computing times of each device's rounds, divided by the number of examples on which the device trained in the round.
     """
     own = {index: float(np.median(each)) for index, each in seconds.items()}
     middle = float(np.median(list(own.values()) or [0.0]))

@@ -119,8 +119,8 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
 
 
 def without_times(text: str, *changes: str) -> Experiment:
-    """Return the experiment of a file, with further changes and without a clock. Its digest does not depend on links or
-    boards.
+    """Return the experiment that `text`, the content of a file, describes, but with these changes and without a clock.
+    Its digest does not depend on links or boards.
     """
     return parse_experiment(text, overrides=[*changes, "clock=none"])
 

@@ -73,8 +73,9 @@ class PodMemory:
 
 
 def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
-    """Return the memory that pods with devices need, including a reserve. If `dataset` is None, because the data are
-    not on this machine, each device is assumed to have as many examples as the experiment allows, or a guessed number.
+    """Return the memory that pods with devices need, including a reserve. `dataset` is None if the data are not on this
+    machine. Then each device is assumed to have as many examples as the experiment's `limits.max_examples` allows, but
+    at most `SHARED_EXAMPLES`. Without this key, the number is a guess.
 
     Raises:
         FedstrataError: the model or the method cannot be made, or the data cannot be divided among the devices.
@@ -113,7 +114,9 @@ def device_memory(experiment: Experiment, dataset: Dataset | None) -> PodMemory:
 
 
 def _optimiser_models(settings: LocalOptimiserSettings) -> tuple[int, int]:
-    """Return the vectors as long as a model that an optimiser's state has, and that a step needs in addition."""
+    """Return two numbers of vectors that are as long as the model. The first is the number in the optimiser's state,
+    and the second the number that a step needs in addition.
+    """
     state, of_step = OF_OPTIMISER[settings.name]
     return state + bool(getattr(settings, "momentum", 0)), of_step
 

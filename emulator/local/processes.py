@@ -51,9 +51,9 @@ class LocalBackend:
         starter: Starter = INTERPRETER,
         runs: int = 1,
     ) -> None:
-        """Set `servers_at`, the addresses at which GPS and LPSs listen first. It maps the name of an endpoint, such as
-        `grpc`, to an address. By default GPS and LPSs listen at free ports of the loopback interface. `runs` is
-        the number of runs that share this machine.
+        """Set `servers_at`, the addresses at which GPS and LPSs listen at their first start. It maps an endpoint's
+        name, such as `grpc`, to an address. By default GPS and LPSs listen at free ports of the loopback interface.
+        `runs` is the number of runs that share this machine.
         """
         self._servers_at = servers_at or {}
         self._folder = folder

@@ -69,8 +69,8 @@ def issue_into(
     server_domain: str = "",
     durable: bool = True,
 ) -> None:
-    """Write a new certificate, and `folder`'s list of revoked names, into the subfolder `place` of `folder`. The caller
-    has claimed `folder`. With `durable`, flush each file to disk.
+    """Write a new certificate, and `folder`'s list of revoked names, into the subfolder `place` of `folder`. Call this
+    in a block of `claimed(folder)`. With `durable`, flush each file to disk.
     """
     write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files(), durable=durable)
     authority.issue(names, place, days=days, server_domain=server_domain, durable=durable)

@@ -66,8 +66,8 @@ def make_backend(name: str, log: EventLog) -> Backend:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Run the GPS, and serve the record of its run until a stop signal. If the signal comes before the end of the run,
-    return None.
+    """Run the GPS, and serve the record of its run until a stop signal. Return the exit code, or None if the signal
+    comes before the end of the run.
     """
     experiment = load_experiment(Path(options.experiment))
     check_code(experiment)

@@ -196,14 +196,17 @@ def measured_by_metric(
 
 
 def _test_set(name: TestSetName, evaluations: Sequence[rounds_pb2.Evaluation]) -> TestSet | None:
-    """Return what the record says about the test set. For devices' own tests, it says nothing."""
+    """Return the record's entry about the test set: its name, and how many examples and devices were used. If each
+    device tests on its own examples (`own`), return None.
+    """
     if name == "own":
         return None
     return TestSet(name=name, examples=sum(each.num_examples for each in evaluations), devices=len(evaluations))
 
 
 def _metrics(task: Task, evaluations: Sequence[rounds_pb2.Evaluation], of: str = "sums") -> dict[str, float | None]:
-    """Return the metrics over all examples of the devices that have sent sums. The sums are added exactly and rounded
+    """Return the metrics over all examples of the devices that have sent sums. `of` is the field of Evaluation with
+    these sums: `sums`, or `received_sums` for the models that devices received. The sums are added exactly and rounded
     once.
     """
     sent = [evaluation for evaluation in evaluations if getattr(evaluation, of)]

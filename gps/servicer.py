@@ -201,7 +201,7 @@ class GpsServicer(GpsServiceServicer):
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any
     ) -> rounds_pb2.LocateUpdateResponse:
-        """Return the byte from which an LPS continues an upload for a cluster."""
+        """Return how many bytes of an LPS's upload for a cluster have arrived. The LPS continues from there."""
         return self._run.rounds.server.locate(request)
 
     async def SubmitReport(self, requests: AsyncIterator[pb.ReportPart], context: Any) -> pb.SubmitReportResponse:

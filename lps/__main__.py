@@ -73,8 +73,8 @@ def number_of(name: str) -> int:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Serve devices until the end of the run, and then wait for a stop signal. If the signal comes before the end of
-    the run, return None.
+    """Serve devices until the end of the run, and then wait for a stop signal. Return the exit code, or None if the
+    signal comes before the end of the run.
     """
     experiment = load_experiment(Path(options.experiment))
     check_code(experiment)

@@ -35,7 +35,9 @@ def clocks(experiment: Experiment, arrivals: Path | None) -> Callable[[pb.Cluste
 
 
 def _read(path: Path) -> Mapping[str, Taken]:
-    """Return the devices of each LPS round, by the name of the LPS or cluster."""
+    """Read from a file the devices with an update in each LPS round. The result has them by the name of the LPS or
+    cluster, and then by LPS round, counted from 0.
+    """
     found: dict[str, dict[int, set[str]]] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:

@@ -37,7 +37,9 @@ class NoEarlierModels(EarlierModels):
 
 
 class KeptModels(EarlierModels):
-    """Keep the models on disk. `from-000012-0.safetensors` is the model of stream 0 in LPS round 12."""
+    """Keep the models on disk. For example, `from-000012-0.safetensors` is the model with the number 0 (see `Offers`)
+    of LPS round 12.
+    """
 
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts

@@ -159,8 +159,8 @@ class Holding(Protocol):
 
     def sums(self, children: Mapping[str, int], everybody: Mapping[str, int], weighing: Weighing) -> Gathering:
         """Return an object that gathers devices' updates. `children` has the number of examples of each asked device.
-        `everybody` has the number of examples of each device of the global round. `weighing` has the factors of the
-        weights.
+        `everybody` has the number of examples of each device of the global round. `weighing` defines factors by which
+        the weights of updates are multiplied.
         """
 
     async def written(self) -> None:

@@ -86,8 +86,9 @@ class Notes:
         return noted
 
     def of_taken(self, report: gps_pb.ReportHeader, factors: Mapping[int, float]) -> None:
-        """Note which updates the last round of a report has taken, and how old their models are. `factors` has the
-        factors that the rule has chosen, by the devices' indexes.
+        """Add `factors` to the last round of a report. These are the factors that the LPS's rule has chosen for
+        devices' updates, by the devices' indexes. In the metrics, count by how many LPS rounds the model of each taken
+        update was older than this round.
         """
         row = report.lps_rounds[-1]
         if factors:
@@ -158,10 +159,11 @@ class Notes:
 def add_evaluations(
     report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task, everybody: Collection[str]
 ) -> None:
-    """Add the devices' measurements of a model to the row of the round that produced the model. If one of the devices
-    `everybody` has not measured the model, mark the row, because its values are then for a part of the devices only.
+    """Add the devices' measurements of a model to the row of the round that produced the model. If a device in
+    `everybody` has not measured the model, set `is_of_cohort` in the row, because its values are then for only some of
+    the devices.
 
-    A row with measurements stays as it is, because all devices have measured its model before the next round.
+    A row that already has measurements is not changed. All devices have measured its model before the next round.
     """
     rows = {row.lps_round: row for row in report.lps_rounds if not row.evaluated_examples}
     lacking: dict[int, set[str]] = {}
@@ -194,8 +196,8 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """Return the rows of LPS rounds before `before_round`, and the other rows. The first rows are complete, because
-    devices have already measured the models of these rounds.
+    """Return two lists: the rows of LPS rounds before `before_round`, and the other rows. The rows in the first list
+    are complete, because devices have already measured the models of these rounds.
     """
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]

@@ -23,7 +23,9 @@ class RefusedDevices:
     """
 
     def __init__(self, folder: Path, home_id: str, log: EventLog, told: Iterable[rounds_pb2.Exclusion] = ()) -> None:
-        """Set the folder of the run, the name of the cluster, and the refused devices of which the GPS has `told`."""
+        """Set the folder of the run and the name of the cluster. `told` has the exclusions of refused devices that the
+        GPS has sent.
+        """
         self._path = folder / f"{home_id}.refused.pb"
         self._log = log
         self.exclusions = list(told)
@@ -31,8 +33,8 @@ class RefusedDevices:
             self.exclusions += [own for own in found.exclusions if own not in self.exclusions]
 
     def add(self, exclusion: rounds_pb2.Exclusion) -> None:
-        """Save a further refused device. Without the file, a restarted LPS would wait for this device, although it has
-        ended. If the file cannot be written, log this.
+        """Save a further refused device. Without the file, a restarted LPS would wait for this device, although the
+        device has ended. If the file cannot be written, log this.
         """
         self.exclusions.append(exclusion)
         try:

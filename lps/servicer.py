@@ -71,7 +71,7 @@ class LpsServicer(LpsServiceServicer):
         await (await self._handler(message.home_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
-        """Return the byte from which a device continues an upload."""
+        """Return how many bytes of a device's upload have arrived. The device continues the upload from there."""
         return (await self._handler(request.home_id)).locate(request)
 
     async def SubmitEvaluation(

@@ -72,8 +72,11 @@ class NewestPlan:
         return self._planned_rounds > global_round
 
     async def until_heard(self, version: int) -> None:
-        """Wait until this LPS has received the plan with this version, or a newer one. A model from the GPS states the
-        plan's version with which the model's round was opened. The wait takes at most `wait_s` seconds.
+        """Wait until this LPS has received the plan with this version, or a newer plan. The wait takes at most `wait_s`
+        seconds.
+
+        Each model from the GPS states a version. It is the version of the plan at the time when the GPS opened the
+        model's round.
         """
         await self.changes.wait_until(lambda: self.version >= version, self._wait_s)
 

@@ -42,12 +42,14 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 
 def home_of(experiment: Experiment, device_index: int) -> int:
-    """Return the number of a device's LPS. Use this only for runs in which the device's index decides its LPS."""
+    """Return the number of the LPS that serves a device, such as 2 for `lps-2`. Use this only for runs in which the
+    device's index decides its LPS.
+    """
     return 0 if experiment.topology is None else experiment.topology.home_of(device_index)
 
 
 def lps_count(experiment: Experiment) -> int:
-    """Return the number of LPSs. Use this only for runs in which the clusters do not decide the number."""
+    """Return how many LPSs the run has. Use this only for runs in which the clusters do not decide this."""
     return experiment.topology.lps if experiment.topology is not None else 1
 
 

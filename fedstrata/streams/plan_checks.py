@@ -68,8 +68,8 @@ def _check_weights(name: str, channel: str, streams: Sequence[Mapping[int, float
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether `offers` is valid. For each cluster, it lists the clusters from which the devices of the cluster
-    receive models. Each list must be as `is_offered` says.
+    """Return whether `offers` is valid. The devices of cluster number c receive the models of the clusters in
+    `offers[c]`. There must be one list per cluster, and `is_offered` must accept each list.
     """
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)
@@ -77,7 +77,7 @@ def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
 
 
 def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
-    """Check the list of clusters from which the devices of `cluster` receive models. Return whether all clusters in the
-    list exist, are in ascending order, and include `cluster` itself.
+    """Return whether `offered` is valid: the list of clusters from which the devices of `cluster` receive models. All
+    these clusters must exist, be in ascending order without repetition, and include `cluster` itself.
     """
     return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters

@@ -143,7 +143,9 @@ class Streams:
 
     @cached_property
     def runs(self) -> list[tuple[int, bool]]:
-        """The parts of `travelling` in its order: each part's size, and whether absent devices count in its mean."""
+        """Consecutive pieces of a vector with the layout `travelling`. Each entry has the number of values of a piece,
+        and whether absent devices count in the mean of these values.
+        """
         counting = {t for each in self.channels if each.counts_absent for t in each.tensors.names}
         parts = groupby(self.travelling.tensors, lambda tensor: tensor.name in counting)
         return [(sum(tensor.size for tensor in part), counts) for counts, part in parts] or [(0, False)]
@@ -154,14 +156,15 @@ class Streams:
         return self._of(Reach.DEVICE)
 
     def vector(self, clusters: int | Sequence[int]) -> "VectorLayout":
-        """Return the layout of the vector of all streams. `clusters` is the number of clusters, or the numbers of some
-        clusters.
+        """Return the layout of the vector of all streams. If `clusters` is an integer, the vector has this many
+        clusters. If it is a sequence, the vector has the clusters with these numbers.
         """
         return VectorLayout(self, range(clusters) if isinstance(clusters, int) else clusters)
 
 
 class VectorLayout:
-    """Describe the vector of all streams, in which the streams for all devices come first, then cluster by cluster.
+    """Describe the vector of all streams. The streams for all devices come first, then the streams of each cluster,
+    cluster by cluster.
 
     For example, a model has a tensor `base` with 3 values and reach EVERYWHERE, and a tensor `head` with 2 values and
     reach CLUSTER. With two clusters, values 0 to 2 of the vector are `base`, values 3 and 4 are `0/head`, the head of
@@ -214,8 +217,8 @@ class VectorLayout:
         return [slice(stop - size, stop) for size, stop in zip(self.sizes, stops, strict=True)]
 
     def whole(self, examples: Mapping[int, int]) -> list[int]:
-        """Return the sum of all devices' weights in each stream. `examples` maps each cluster to the sum of its
-        devices' weights.
+        """Return, for each stream, the sum of the weights that the updates of all its devices have in the mean.
+        `examples` maps each cluster to the sum for the cluster's devices.
         """
         return [sum(n for cluster, n in examples.items() if each.cluster in {None, cluster}) for each in self.streams]
 
@@ -250,7 +253,7 @@ class VectorLayout:
         """Return the routes of a device's update: to which stream each range of the update is added, and with which
         weight.
 
-        `shares` has the device's weights, by channel and stream, in all channels for which the plan sets weights.
+        `shares` has the weights that the plan sets for this device, in the form that `shares_of` returns.
         """
         found = []
         for number, weight in enumerate(self.weights(cluster, num_examples, shares)):
@@ -267,10 +270,11 @@ class VectorLayout:
         return [self.travelling.slices_of(stream.tensors) for stream in self.streams]
 
     def weights(self, cluster: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]) -> list[int]:
-        """Return a device's weight in every stream. `shares` is described in `routes`.
+        """Return the weight with which a device's update is added to each stream.
 
-        Without shares, the weight is `num_examples` in the streams for all devices and in the streams of the device's
-        own cluster, and 0 in other streams.
+        `shares` has the weights that the plan sets for this device, in the form that `shares_of` returns. In a channel
+        that is not in `shares`, the weight is `num_examples` in the stream for all devices or for the device's own
+        cluster, and 0 in other streams.
         """
         return [
             shares[stream.channel].get(stream.cluster or 0, 0)
@@ -281,8 +285,9 @@ class VectorLayout:
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """Return the weights of a device's update that the plan sets. The outer key is the name of a channel, the inner key
-    is the number of a stream, and the values are integers in units of 2⁻²⁰. Weights that are 0 are left out.
+    """Return the weights of a device's update that the plan sets. The outer key is the name of a channel. The inner key
+    is the number of the stream's cluster, or 0 if the stream is for all devices. The values are integers in units of
+    2⁻²⁰. Weights that are 0 are left out.
     """
     return {
         channel: {

@@ -158,7 +158,9 @@ class Task:
         return ()
 
     def measure_with(self, run: Run, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
-        """Return the sums of `measure`. With `run`, a task can also measure the model on other examples."""
+        """Return the sums of `measure`. `run` takes examples and returns the model's outputs for them. So a task can
+        also measure the model on examples other than `examples`.
+        """
         return self.measure(outputs, targets, examples)
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:

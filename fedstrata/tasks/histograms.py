@@ -30,11 +30,12 @@ def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
 
 
 def ranking(counts: Sequence[float]) -> float | None:
-    """Return the area under the ROC curve. Of all pairs of a positive and a negative example, it is the share in which
-    the positive example has the higher score. If there are no pairs, return None.
+    """Return the area under the ROC curve, computed from the counts that `counted` returns. Without positives or
+    without negatives, return None.
 
-    A pair in the same bin is counted as half a pair. So the result differs from the exact share by at most half the
-    share of such pairs.
+    The area is a share of all pairs of a positive and a negative example: the pairs in which the positive example has
+    the higher score. A pair in the same bin is counted as half a pair. So the result differs from the exact share by at
+    most half the share of such pairs.
     """
     negatives, positives = np.asarray(counts, np.float64).reshape(2, -1)
     pairs = negatives.sum() * positives.sum()

@@ -149,8 +149,8 @@ class PayloadCodec:
         return np.concatenate([decode(view[a - start : b - start], self.encoding, scale) for a, b, scale in spans])
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
-        """Split the elements from `start` to `stop` (exclusive) by tensor. Yield the range in each tensor, with the
-        tensor's scale.
+        """Split the elements from `start` to `stop` (exclusive) of the flat vector by tensor. For each part, yield its
+        start and its stop in the flat vector, and the scale of its tensor.
         """
         index = bisect_right(self.layout.starts, start) - 1
         while start < stop:

@@ -34,7 +34,7 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the channel has not begun to close."""
+        """Return False if the channel has begun to close, otherwise True."""
         return self._closing is None
 
     def carry(self, call: Any) -> Any:

@@ -195,8 +195,8 @@ class Revoked:
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return the reason for refusing every call of a peer, if all names in its certificate are revoked. If a name
-        is not revoked, return None.
+        """Return the reason for refusing every call of a peer if all names in its certificate are revoked. If at least
+        one of the names is not revoked, return None.
         """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 
@@ -323,8 +323,8 @@ class TlsFiles:
         return None if is_vouched_for else "comes from an authority that is no longer trusted"
 
     def end_s(self) -> float:
-        """Return the time at which the certificate or the last authority expires, the earlier of the two, in seconds
-        since 1970.
+        """Return the earlier of two times, in seconds since 1970: when the certificate expires, and when the last of
+        the authorities expires.
         """
         from fedstrata.trust.certificates import certificates_in, standing
 

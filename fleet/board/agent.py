@@ -48,8 +48,8 @@ class BoardAgent:
         await self._take(known.offers)
 
     async def serve(self) -> int:
-        """Ask the fleet for offers again and again, and take the offers. Raises FedstrataError if the fleet refuses the
-        board.
+        """Ask the fleet for offers again and again, and take the offers. This method never returns a value: it runs
+        until it is cancelled. Raises FedstrataError if the fleet refuses the board.
         """
         version = b""
         while True:

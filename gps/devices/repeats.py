@@ -128,8 +128,8 @@ class Repeats:
         self._save()
 
     def _relayed_more(self, size: int) -> None:
-        """Note relayed bytes. Save the counts if more than one percent of these bytes is not saved yet: a save for each
-        answer to each device would take too long.
+        """Add `size` to the number of relayed bytes. If this number has grown by more than one percent since the last
+        save, save all counts. A save for each answer to each device would take too long.
         """
         self._relayed_bytes += size
         if self._relayed_bytes > LEAST_GROWTH * self._saved_at:

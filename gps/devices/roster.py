@@ -221,7 +221,9 @@ class Roster:
         return [device for device in there if not set(questions) <= device.answered]
 
     def kernels(self) -> dict[str, int]:
-        """Return the number of devices per kernel, for the devices that report one."""
+        """Return, for each OpenBLAS kernel, the number of devices that use it. Devices that report no kernel are left
+        out.
+        """
         return dict(sorted(Counter(device.kernel for device in self.devices.values() if device.kernel).items()))
 
     def state_of_devices(self) -> list[str]:

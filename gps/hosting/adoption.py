@@ -36,8 +36,10 @@ class Adoption:
             await self.wait_until(lambda: self._serving.are_all_there)
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until a condition holds. If the run has deadlines, the wait is limited. At its end, the GPS knows
-        whether an LPS that was never present is absent. If the run has no deadlines, the wait is not limited.
+        """Wait until a condition holds. If the run has no deadlines, the wait has no limit.
+
+        If the run has deadlines, the wait is limited. The limit is so long that the GPS can then say of each LPS
+        whether it is absent, even if the LPS has never called.
         """
         longest_s = None
         if self._deadline_s is not None:

@@ -79,8 +79,8 @@ class LpsPresence:
         return not (lps_id in self._refused or self.is_revoked(lps_id))
 
     def _silent_s(self, lps_id: str) -> float:
-        """Return the seconds since the last contact with an LPS. If the GPS began to track contacts later, return the
-        seconds since then.
+        """Return the seconds since the last contact with an LPS, or since the GPS began to track contacts, if this was
+        later.
         """
         return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 

@@ -249,8 +249,8 @@ def _measured(row: rounds_pb2.LpsRound, *, task: Task, per_global: int) -> dict[
 def _rows_before_restart(
     table: RoundTable, measured_in: Callable[[rounds_pb2.LpsRound], object | None]
 ) -> list[rounds_pb2.LpsRound]:
-    """Return the newest row with a measurement of each cluster, and then the newest row of each cluster. `measured_in`
-    returns a row's measurement, or None.
+    """Return for each cluster the newest row that has a measurement. After these rows, return for each cluster its
+    newest row, with or without a measurement. `measured_in` returns a row's measurement, or None.
     """
     newest: dict[str, rounds_pb2.LpsRound] = {}
     measured: dict[str, rounds_pb2.LpsRound] = {}

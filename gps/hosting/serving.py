@@ -105,7 +105,7 @@ class Serving:
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def refuse(self, home_id: str, reason: str) -> None:
-        """Refuse the LPS that serves a cluster until the end of the run."""
+        """Refuse the LPS that serves a cluster now. The refusal holds until the end of the run."""
         lps_id = self.lps_of(home_id)
         self._journal.hosting.refuse(home_id, lps_id, reason)
         self.presence.refuse(lps_id)
@@ -115,8 +115,8 @@ class Serving:
         return {home: why for home, lps_id, why in self._journal.hosting.refusals() if self.lps_of(home) == lps_id}
 
     def awaited(self) -> set[str]:
-        """Return the clusters from which the GPS can still receive messages. From a refused LPS's cluster it can only
-        if another LPS adopts the cluster.
+        """Return the clusters from which the GPS can still receive messages. A cluster of a refused LPS is included
+        only if another LPS can adopt the cluster.
         """
         adoptable = self.adoptable()
         return {n for n in self._places.homes if n in adoptable or not self.presence.is_refused(self.lps_of(n))}

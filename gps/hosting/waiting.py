@@ -159,8 +159,8 @@ class Waiting:
         self._metrics.waits({}, 0)
 
     def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
-        """Write an Event about all waits, if an Event is due for at least one of them. An Event is due for a long wait
-        after `REMINDED_S` seconds in which no Event was about its device or LPS.
+        """Write an Event about all waits, if an Event is due for at least one of them. For a long wait, an Event is due
+        if no Event in the last `REMINDED_S` seconds was about the same device or LPS.
         """
         now = self._clock()
         patience_s = START_S if phase == "enrolment" else PATIENCE_S

@@ -33,7 +33,9 @@ class Journal(JournalFile):
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def continue_failed(self) -> None:
-        """Forget that the run has failed, if it has, and which LPSs were refused before. The run goes on."""
+        """If the run has failed, delete this fact and all refusals of LPSs from the journal, so that the run can
+        continue. Otherwise do nothing.
+        """
         with self.together():
             if self.write("DELETE FROM phases WHERE phase = 'failed'"):
                 self.hosting.forget_refusals()

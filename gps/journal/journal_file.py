@@ -158,8 +158,8 @@ class JournalFile:
 
 
 def _state_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> StateError:
-    """Return the error for the user. All errors of SQLite that the disk, the permissions or another process do not
-    explain are damage.
+    """Return the error for the user. It says that the file is damaged, unless the disk, the permissions, another
+    process or a wrong call explain the error of SQLite.
     """
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):  # Python's, and not of the file
         return StateError(f"cannot use {path}: {error}")

@@ -47,7 +47,9 @@ class RoundTable:
         self._file.write("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", global_round, durable=True)
 
     def set_factors(self, global_round: int, factors: bytes) -> None:
-        """Keep the factors that the rule has chosen in a global round, as a serialised Factors message."""
+        """Keep the factor of each LPS's update in the combined update of a global round, as a serialised Factors
+        message. The GPS's rule has chosen the factors.
+        """
         self._file.write("INSERT OR REPLACE INTO factors (global_round, factors) VALUES (?, ?)", global_round, factors)
 
     def factors(self) -> dict[int, bytes]:

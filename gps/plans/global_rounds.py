@@ -104,7 +104,9 @@ class GlobalRounds:
         opened()
 
     def _keep_factors(self, factors: Mapping[str, float]) -> None:
-        """Write the factors that the rule has chosen to the journal. `factors` is empty if it chooses none."""
+        """Write to the journal the factors that the GPS's rule has chosen for the updates of LPSs, by the names of the
+        LPSs. If `factors` is empty, the rule has chosen none, and nothing is written.
+        """
         if factors:
             numbers = [int(name.removeprefix("lps-")) for name in factors]
             found = pb.Factors(children=numbers, factors=factors.values())

@@ -132,8 +132,9 @@ class Keeper:
         """Return the required form of LPSs' updates in a global round. Updates that arrive after the deadline must have
         this form, too.
 
-        If clusters span LPSs, an LPS's update has one part per stream. With one LPS round per global round, the parts
-        are exact sums of the devices' updates, if both rules are means. Otherwise they are changes of the streams.
+        If clusters span LPSs, an LPS's update has one part per stream. If a global round has one LPS round, and the
+        rules of LPSs and of the GPS are both means, the parts are exact sums of the devices' updates (see
+        `sends_sums`). Otherwise the parts are changes of the streams.
         """
         updates = self._of_updates(global_round)
         key = len(updates.clusters), updates.travelling

@@ -127,8 +127,11 @@ def cluster_of(plan: Plan) -> dict[int, int]:
 
 
 def _moved(before: Plan, after: Plan) -> int:
-    """Return how many devices changed their cluster. A cluster that continues an earlier one is no other cluster, even
-    if its number changed. If several clusters continue the same one, the devices of the largest have not moved.
+    """Return how many devices changed their cluster. If a cluster of `after` continues a cluster of `before`, its
+    devices have not moved, even if the cluster's number changed.
+
+    If several clusters of `after` continue the same cluster, only one of them counts as this cluster: the one with the
+    most of its devices. The devices of the others have moved.
     """
     earlier, stayed = cluster_of(before), defaultdict[int, int](int)
     for number, cluster in enumerate(after.clusters):

@@ -89,7 +89,9 @@ class VectorFiles:
         return moved
 
     def _moves(self, model: AnyModel, sums: Gathering, global_round: int) -> Iterator[Move]:
-        """Yield, for each piece of the vector, its values, its change, and the optimiser's state."""
+        """Yield, for each piece of the vector, its values, its change, the optimiser's state, and the share of all
+        examples that took part in the change.
+        """
         for change in self.keeper.changes(sums, global_round):
             base, update = model.read(change.start, change.stop), change.update
             if update is not None and change.is_absolute:

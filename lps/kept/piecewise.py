@@ -12,8 +12,8 @@ from fedstrata.tensors import Flat
 
 
 def moves(model: AnyModel, sums: Gathering, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
-    """Yield, for each piece of the model, the piece's values, the mean update of an LPS round, and the optimiser's
-    state.
+    """Yield, for each piece of the model, its values, the mean update of an LPS round, the optimiser's state, and the
+    share of all examples that took part in the update.
     """
     offset = 0
     for size, total, share, counts in zip(sums.sizes, sums.totals, sums.taking_part, sums.counts, strict=True):
@@ -26,8 +26,8 @@ def moves(model: AnyModel, sums: Gathering, optimiser: OptimiserFiles, lps_round
 
 
 def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:
-    """Return trained minus received weights of the shared layers, which are at `places` in both models. Only the result
-    is wholly in memory.
+    """Return the values of the shared layers in the model `local` minus the values in the model `base`. The shared
+    layers are at `places` in both models. Only the result is wholly in memory.
     """
     difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
     filled = 0

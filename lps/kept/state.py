@@ -113,7 +113,9 @@ class ClusterState:
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Return a temporary model. A small model is in memory, and a large model is on disk."""
+        """Return a model with the values `pieces`, for use until the next call of this method. A small model is in
+        memory. A large model is in a file, which the next call overwrites.
+        """
         if self.layout.is_small:
             return ModelInMemory(self.layout, joined(pieces))
         path = self.folder / "scratch.safetensors"

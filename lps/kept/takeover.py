@@ -41,7 +41,9 @@ class Takeover:
         return self._state.newest_named < self._oldest
 
     def _is_needed(self) -> bool:
-        """Return whether a takeover is needed, after reading the files. A file may be damaged."""
+        """Return whether a takeover is needed. This reads the files, because a file that `may_be_needed` finds by its
+        name may be damaged.
+        """
         if self._oldest < 0:
             return False
         found = self._state.newest(self._parts.log)
@@ -94,12 +96,12 @@ class Takeover:
         )
 
     def _model(self, held: Held | None) -> tuple[AnyModel, int | None]:
-        """Return the model from which to continue, as a temporary model, and its LPS round, or None if the round does
-        not matter.
+        """Return the model from which the cluster continues (from `ClusterState.scratch`), and the LPS round that began
+        with this model. The LPS round is None if the model does not come from a device.
 
         `held` is the model of the devices. If no device has a model, the cluster can continue only if the GPS has a
-        deadline. Then the model comes from the last term in which this LPS served the cluster. If there is no such
-        model either, it is the initial model.
+        deadline. Then the model comes from the last term in which this LPS served the cluster and from which a complete
+        state is on its disk. Without such a state, it is the initial model.
         """
         if held is not None:
             return self._state.scratch(iter([held.flat])), held.lps_round
@@ -143,14 +145,17 @@ class Takeover:
 
 def oldest_usable(term: int, global_round: int, rounds_per_global: int, *, is_exact: bool) -> int:
     """Return the earliest LPS round from which an LPS can continue by itself, or -1 if it can begin with the initial
-    model. The global round `global_round` is open at the GPS. `is_exact` says that no model may change.
+    model. The global round `global_round` is open at the GPS. `is_exact` says that the LPS's restart must not change
+    the values of any model.
 
-    If models may change, a state of any LPS round is enough, because the other LPSs continue without an LPS that is
-    late. If no model may change, the LPS trains again from its state, and the GPS has the vectors of the open global
-    round and of the previous one. So a state of the two previous global rounds is enough. If one file of an LPS is
-    damaged, the LPS has such a state, even if it was killed before it saved the start of the open global round.
+    Without `is_exact`, a state of any LPS round is enough, because the other LPSs continue without an LPS that is late.
 
-    In term 0 the LPS can begin with the initial model, as long as it could continue from LPS round 0.
+    With `is_exact`, the LPS trains again from its state, and the GPS has the vectors of the open global round and of
+    the previous one. So a state of the two previous global rounds is enough. If one file of an LPS is damaged, the LPS
+    has such a state, even if it was killed before it saved the start of the open global round.
+
+    The LPS can begin with the initial model only in term 0: with `is_exact` up to global round 2, otherwise only in
+    global round 0.
 
     With 3 LPS rounds per global round, LPS rounds 9 to 11 belong to global round 3:
 
@@ -194,8 +199,8 @@ def write_start(
     """Write the state from which a cluster continues: the files of LPS round `opened` and of its base.
 
     `held` is the devices' model, and `shared` the shared layers of the open global round. `places` has the positions of
-    the shared layers in a model. If `opened` belongs to the previous global round, its base is lost. The held model
-    takes its place, because the GPS no longer uses the difference from this base.
+    the shared layers in a model. If `opened` belongs to the previous global round, the model of its base is lost. Then
+    `held` is written as the base, because the GPS no longer uses the difference from this base.
     """
     base = opened - opened % state.rounds_per_global
     if opened != base:  # this file first: with the base alone, a restart would continue at the base

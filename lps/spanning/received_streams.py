@@ -48,8 +48,8 @@ class UpdateLayouts:
     def of(self, lps_round: int) -> Acceptance:
         """Return the required form of updates in an LPS round.
 
-        This process knows the form from its first received model on. For an LPS round before this model, return the
-        form that belongs to this model.
+        The GPS's models determine the form. For an LPS round before the first model that this LPS has received since it
+        started, return the form of this first model.
 
         Raises:
             NotReadyError: this LPS has restarted, and does not know yet which tensors are sent.
@@ -120,8 +120,8 @@ class ReceivedStreams(Holding):
         return report
 
     async def _start_from(self, received: ReceivedModel) -> None:
-        """Start a global round with the streams that the GPS has sent. Raises PayloadError if the GPS says with invalid
-        numbers which clusters' models each cluster receives.
+        """Start a global round with the streams that the GPS has sent. The GPS may also say, for each cluster, which
+        clusters' models its devices receive. Raises PayloadError if `are_offers` finds these lists invalid.
         """
         parts = self._parts
         await parts.gps.newest_plan.until_heard(received.plan_version)

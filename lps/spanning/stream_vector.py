@@ -53,8 +53,9 @@ class StreamVector:
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
         """Return, by cluster, the offer with which the cluster's devices start.
 
-        Without `of_all` an offer has the cluster's model. With `of_all` an offer has all streams, or the streams of the
-        clusters that `named` lists. All arguments in `told` are passed to each `Offer`.
+        Without `of_all`, an offer has the cluster's model. With `of_all`, an offer has all streams or, if this vector
+        was created with `named`, the streams of the clusters in the cluster's list there. All arguments in `told` are
+        passed to each `Offer`.
         """
         source = ModelInMemory(self.layout.tensors, self.flat, {"format": "fedstrata"})
         if of_all and self._named:

@@ -140,6 +140,8 @@ def _document(path: Path) -> Mapping[str, Any]:
 def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
     """Check a document with all its nested values. Raises DataError if a value names code that does not come with
     Fedstrata, or a file that only the bundle's author has.
+
+    `where` begins error messages. `key` is the dotted key of `node`, and empty for the whole document.
     """
     if isinstance(node, Mapping):
         for name, child in node.items():
@@ -190,8 +192,8 @@ def _mode(file: BinaryIO) -> Mode:
 
 
 class _BoundedTar(tarfile.TarFile):
-    """Read a tar, and refuse long headers. Otherwise headers could fill the memory: they have any number of keys, and
-    each member gets a copy of the keys for all members.
+    """Read a tar, and refuse long headers. Without this limit, headers could fill the memory. A header may have any
+    number of keys, and `tarfile` copies the keys of global headers into each member.
     """
 
     def next(self) -> tarfile.TarInfo | None:
@@ -208,13 +210,15 @@ class _BoundedTar(tarfile.TarFile):
 
 
 class _BoundedReads:
-    """Pass on calls to a file until `LONGEST_HEADERS` bytes are read."""
+    """Pass on calls to a file. After `LONGEST_HEADERS` bytes in total, refuse to read more."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._left = file, LONGEST_HEADERS
 
     def read(self, count: int) -> bytes:
-        """Return at most `count` bytes. Raises ReadError if they are too many."""
+        """Return the next bytes, at most `count`. Raises ReadError if the `count`s of all calls add up to more than
+        `LONGEST_HEADERS`.
+        """
         self._left -= count
         if self._left < 0:
             raise tarfile.ReadError(f"a member has headers of more than {LONGEST_HEADERS} bytes")

@@ -29,9 +29,11 @@ LONGEST = 80  # characters of a value in a message
 def differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     """Yield a message for each difference between a record and its replay.
 
-    If the record says that it was computed with other kernels than the replay, bits cannot be compared. A forged record
-    could name other kernels to avoid the comparison, so the caller must not treat such a record as confirmed. Records
-    of Fedstrata 0.2.0 name the kernels of OpenBLAS, without the digits of torch's bits.
+    If the record says that it was computed with other kernels than the replay, bits cannot be compared. A forged
+    record could name other kernels to avoid the comparison, so the caller must not treat such a record as confirmed.
+
+    Records of Fedstrata 0.2.0 name only the kernel of OpenBLAS. Later records add six digits that depend on the bits
+    of torch's results. For a record of 0.2.0, only the names of OpenBLAS's kernels are compared.
 
     Raises:
         IncomparableError: the kernels differ, or asynchronous rounds took updates as they arrived in real time. The
@@ -83,7 +85,9 @@ def _different_keys(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
 
 
 def _values(document: Mapping[str, Any], skipped: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the key and the value of each entry, such as `device_accuracy.device-003`."""
+    """Yield the dotted key and the value of each entry, such as `device_accuracy.device-003` and 0.9. Entries with a
+    top-level key in `skipped` are left out.
+    """
     for key, value in document.items():
         if key in skipped:
             continue
@@ -94,8 +98,9 @@ def _values(document: Mapping[str, Any], skipped: set[str]) -> Iterator[tuple[st
 
 
 def _fewer_bytes(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield a message for each link that carried clearly fewer bytes than in the replay, without calls that only wait.
-    A record may have more bytes, because an interrupted run repeats calls.
+    """Yield a message for each link and direction in which the record has clearly fewer bytes than the replay, without
+    the bytes of calls that only wait. Compare the bytes of the training, too. The record may have more bytes than the
+    replay, because an interrupted run repeats calls.
     """
     for link in LINKS:
         for way in WAYS:
@@ -108,9 +113,11 @@ def _fewer_bytes(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
 
 
 def _fewer_needed(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield a message for each direction in which a record states too many repeated bytes, because costs leave these
-    bytes out. Without them, the record must have at least the bytes of the replay, but the replay's calls that only
-    wait are not required.
+    """Yield a message for each direction in which a record states too many repeated bytes. Costs leave repeated bytes
+    out, so too high a number would make the costs too small.
+
+    The record's bytes without its repeated bytes must be at least the bytes that the replay needed. Calls of the
+    replay that only wait are not included.
     """
     repeated = theirs.summary.repeated_bytes
     for way in WAYS if repeated is not None else ():
@@ -125,8 +132,9 @@ def _fewer_needed(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
 
 
 def _fewer_in_a_round(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield a message for the first round with clearly fewer bytes than in the replay, without the replay's calls that
-    only wait. The sum of all rounds does not show bytes that were moved to another round.
+    """Yield a message for the first LPS round in which the record has clearly fewer bytes than the replay. Calls of
+    the replay that only wait are not included. The sum over all rounds would not show bytes that were moved from one
+    round to another.
     """
     waiting = ours.summary.bytes_by_kind.get("device-lps", {}).get("control", LinkBytes(up=0, down=0))
     for said, true in zip(theirs.rounds, ours.rounds, strict=False):  # `_different_tables` finds missing rows

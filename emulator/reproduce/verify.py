@@ -125,7 +125,9 @@ def _completed(bundle: Bundle) -> list[Done]:
 
 
 def _strange_runs(bundle: Bundle) -> Iterator[str]:
-    """Yield a message for each folder in `runs` that no run of the sweep has, such as one with a bad result."""
+    """Yield a message for each folder in `runs` that belongs to no run of the sweep. Such a folder could be a run with
+    a bad result, of which the cell or seed was removed from the sweep.
+    """
     known = {bundle.folder / run.path for run in bundle.sweep.runs}
     above = {parent for path in known for parent in path.parents}
     for folder, inner, _ in os.walk(bundle.folder / "runs"):
@@ -143,7 +145,9 @@ def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
 
 
 def _strange_keys(record: RunRecord) -> Iterator[str]:
-    """Yield a message for the first entry of summary.json that reading it ignores, such as one that is there twice."""
+    """Yield a message for the first entry of summary.json that the reader ignores: an unknown key, a key that is there
+    twice, or a value in another form.
+    """
     text = read_text(record.folder / "summary.json")
     found, true = (json.loads(each, object_pairs_hook=tuple) for each in (text, record.summary.text()))
     if strange := [entry for entry in found if found.count(entry) > 1 or entry not in true]:

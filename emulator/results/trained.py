@@ -129,8 +129,10 @@ class TrainedModels:
         return self._made(name, cluster, self._architectures.at(ids.index(name), max(0, summary.rounds - 1)))
 
     def _check_measured(self, cluster: str) -> None:
-        """Check that devices have measured the model of a cluster, if the method is the user's own. Methods of
-        Fedstrata document which model they measure.
+        """Check that devices have measured the model of a cluster, and not only a model that never left them. Raises
+        DataError if they have not.
+
+        Only a method of the user's own is checked. Which model a method of Fedstrata measures is in its documentation.
         """
         measured, method = self._record.summary.of_headline, self._experiment.method.name
         is_own = PLUGIN.match(method) and uses_own_model(type(self._method))

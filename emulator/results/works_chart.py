@@ -24,9 +24,11 @@ def updates_by_device(record: RunRecord) -> dict[str, int]:
 
 
 def picture_of_works(record: RunRecord, global_round: int | None = None) -> dict[str, Any] | None:
-    """Return the data for the page's drawing of asynchronous rounds. The drawing begins with `global_round`, by default
-    the first. A work that begins then and takes as long as the longest work ends in the last drawn global round. If the
-    run was not on the virtual clock, return None.
+    """Return the data for the page's drawing of asynchronous rounds. If the run was not on the virtual clock, return
+    None.
+
+    The drawing begins with `global_round`, by default the first. Imagine a work that begins with the drawing, and
+    takes as long as the longest work of the run. The drawing ends with the global round in which this work would end.
 
     Raises:
         DataError: the record has no such global round.
@@ -52,8 +54,9 @@ def picture_of_works(record: RunRecord, global_round: int | None = None) -> dict
 
 
 def _lanes(record: RunRecord) -> list[str]:
-    """Return the lanes from top to bottom: the GPS, and each LPS followed by its devices. Devices with short works come
-    first. If there are many devices, those that are shown are equally distant in this order.
+    """Return the lanes from top to bottom: the GPS, and each LPS followed by its devices. The devices of an LPS are
+    ordered by the mean length of their works, the shortest first. If there are too many devices for the drawing,
+    devices at equal distances in this order are shown.
     """
     lasted: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in record.summary.by_lps}
     for row in record.contributions:
@@ -90,7 +93,9 @@ def _works(record: RunRecord) -> list[Bar]:
 
 
 def _within(bars: Iterable[Bar], begins_s: float, seconds: float) -> list[Bar]:
-    """Return the parts of bars that lie in these seconds. Second 0 is at `begins_s`."""
+    """Return the bars that lie at least partly in the `seconds` seconds from `begins_s` on, cut to this time. The
+    times of the returned bars are counted from `begins_s`.
+    """
     return [
         replace(bar, begins_s=max(0.0, bar.begins_s - begins_s), ends_s=min(seconds, bar.ends_s - begins_s))
         for bar in bars

@@ -29,7 +29,9 @@ WAITS_SHOWN = 5
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
-    """Return the number of bytes that each link has carried so far, counted by the parents at its upper end."""
+    """Return the bytes that have crossed each kind of link so far, up and down, as the parents counted them. The keys
+    are `device-lps`, `lps-gps` and `device-gps`.
+    """
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
@@ -181,8 +183,10 @@ def progress_line(status: pb.RunStatus) -> str:
 
 
 def _measured_rounds(status: pb.RunStatus) -> str:
-    """Return the global rounds after which the clusters' measured models were their models, such as `round 1`. If some
-    clusters have measured no model, the text says how many have.
+    """Return, as text, the global round after which the clusters had the models that were measured last: `round 1`,
+    for example. If this round differs between clusters, return the first and the last, such as `rounds 1 to 3`.
+
+    If some clusters have no measured model yet, the text also says how many have one.
     """
     found = [cluster.measured_round for cluster in status.clusters if _headline(cluster) is not None]
     first, last, count = min(found), max(found), len(status.clusters)

@@ -36,8 +36,11 @@ Check = Callable[[Experiment, int | None], None]  # takes the experiment and the
 
 
 def check_devices_here(experiment: Experiment, device_processes: int | None) -> None:
-    """Check that the devices of an experiment can run on this machine: its data, its processor and the memory of this
-    processor. Raises FedstrataError if they cannot.
+    """Check that the devices of an experiment can run on this machine, in `device_processes` processes (by default one
+    per core).
+
+    Raises FedstrataError if the data or deadlines allow no run. Also raises it if this machine lacks the processor
+    that the experiment names, or if this processor has too little memory.
     """
     dataset = check_here(experiment)
     if said := lacking_room(experiment, dataset, process_count(experiment, device_processes)):
@@ -45,8 +48,9 @@ def check_devices_here(experiment: Experiment, device_processes: int | None) -> 
 
 
 def check_devices_on_boards(experiment: Experiment, _: int | None) -> None:
-    """Check the experiment without this machine's processor, because boards train. A board checks its own processor
-    when its device starts. Raises FedstrataError if the data or deadlines allow no run.
+    """Check the data and the deadlines of an experiment that trains on boards. This machine's processor is not
+    checked. A board checks its own processor when its device starts. Raises FedstrataError if the data or deadlines
+    allow no run.
     """
     check_data(experiment)
 

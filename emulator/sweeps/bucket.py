@@ -309,9 +309,11 @@ class SharedBucket:
 
 
 def _name(run: SweepRun, kind: str) -> str:
-    """Return the name of a run's object in the bucket. `kind` is `tar` or `claim`. The name contains a digest of the
-    experiment without its own code, because some machines lack files of it. So runs of different experiments never have
-    the same name. `state_of` compares the code.
+    """Return the name of a run's object in the bucket. `kind` is `tar` or `claim`.
+
+    The name contains a digest of the experiment, so that experiments with different settings have different names. The
+    files of the user's own code are left out of this digest, because some machines lack some of these files.
+    `state_of` compares the code.
     """
     experiment = run.experiment.model_copy(update={"files": {}})
     return f"{run.path.as_posix()}/{experiment.digest[:12]}.{kind}"

@@ -118,7 +118,8 @@ def opened(path: Path) -> IO[str]:
 
 
 def is_locked(file: IO[str], kind: int) -> bool:
-    """Lock a file. Return whether this was possible. The lock ends when the file is closed.
+    """Lock a file, and return whether this was possible. `kind` is the operation of `fcntl.flock`. The lock ends when
+    the file is closed.
 
     Raises:
         OutputError: the file system has no locks.

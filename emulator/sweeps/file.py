@@ -335,8 +335,9 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
 
 
 def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return the base with paths that are relative to the sweep file. In the base's own file, they are relative to its
-    folder, `folder`.
+    """Return the base experiment with its paths changed, so that they are relative to the folder of the sweep file. In
+    `base`, paths are relative to the folder of the base's own file. `folder` is the path from the sweep file's folder
+    to this folder.
     """
     return with_files(base, FILE_KEYS, lambda section, name, _: {**section, name: str(Path(folder, section[name]))})
 

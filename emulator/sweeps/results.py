@@ -20,7 +20,8 @@ from fedstrata.record.summary import TEST_SETS
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Hold the differences between a cell and the baseline. For each seed with both values, the baseline's value is
-    subtracted from the cell's value.
+    subtracted from the cell's value. `spread` is over these differences. `better` is the number of seeds for which the
+    cell is better.
     """
 
     spread: Spread

@@ -77,7 +77,9 @@ class Bucket:
         return f"{self._address} at {self._server}"
 
     def within(self, name: str) -> "Bucket":
-        """Return the part of this bucket with a longer prefix."""
+        """Return the part of this bucket with names that begin with this bucket's prefix, followed by `/` and
+        `name`.
+        """
         return Bucket(f"{self._address.rstrip('/')}/{name}")
 
     def check(self) -> None:

@@ -42,8 +42,10 @@ class TuningSeeds:
 
 @dataclass(frozen=True)
 class ValidationExamples:
-    """Compare candidates on validation examples, a part of the devices' training examples. If both use the same
-    seeds, no validation example is a test example of the sweep's table.
+    """Compare candidates on validation examples, a part of the devices' training examples.
+
+    If the candidates' runs have the same seeds as the sweep's table, no validation example is a test example of the
+    table.
     """
 
     seeds: tuple[int, ...]

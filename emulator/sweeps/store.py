@@ -40,7 +40,7 @@ class SweepStore(Protocol):
         """
 
     def within(self, name: str) -> "SweepStore":
-        """Return the store of another sweep. It is a part of this store with this name."""
+        """Return a part of this store for another sweep. `name` is the name of the part."""
 
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
         """Use the store during the block, together with other processes of the same sweep. Raises FedstrataError if the

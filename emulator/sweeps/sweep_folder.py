@@ -78,7 +78,9 @@ def _content(file: IO[str]) -> str:
 
 
 def _is_written(content: str) -> bool:
-    """Return whether a sweep has written this file, or nobody has written to it yet."""
+    """Return whether the content of a sweep file was written by a sweep, or is empty. If the user has written or
+    changed the content, return False.
+    """
     try:
         return not content or yaml.safe_dump(read_yaml(content), sort_keys=False) == content
     except ValueError:

@@ -75,7 +75,9 @@ class PointWriter:
             self._tried(lambda: self._tracker.end(is_completed=self._is_completed))
 
     def _next(self) -> list[Point]:
-        """Wait for points, and return some of them. If the run is over, and no points are left, return none."""
+        """Wait for points, and return some of them. If the run is over, and no points are left, return an empty
+        list.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._ends_at is not None)
             return self._pending[:POINTS_A_CALL]
@@ -111,7 +113,9 @@ class PointWriter:
         self._unsure -= keys
 
     def _note(self, points: list[Point], *, is_written: bool) -> None:
-        """Add a line about points, which begins on a line of its own also after a line that was cut."""
+        """Add a line about points to the file of notes. The line begins with a line break, so that it stays separate
+        from an earlier line that was cut.
+        """
         line = json.dumps({"is_written": is_written, "points": [point.key for point in points]})
         try:
             self._notes.parent.mkdir(parents=True, exist_ok=True)

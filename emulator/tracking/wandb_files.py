@@ -24,7 +24,9 @@ def logged(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _messages(content: bytes) -> Iterator[bytes]:
-    """Yield the messages in a file: seven bytes, then the log format of LevelDB. A part that was cut ends the file."""
+    """Yield the messages in the content of a file. The content is seven bytes, then messages in the log format of
+    LevelDB. If a message is cut, it and everything after it are left out.
+    """
     place, message = 7, b""
     while place + HEADER.size <= len(content):
         if (left := BLOCK - place % BLOCK) < HEADER.size:

@@ -20,8 +20,10 @@ class Feature:
     """Define a feature that an experiment has or lacks.
 
     The function `said` returns the key and the value with which the experiment file asks for the feature. If the
-    experiment lacks the feature, `said` returns "". The text `without` says how to avoid the feature. With
-    `is_missing`, an experiment has the feature if a key is absent.
+    experiment lacks the feature, `said` returns "". The text `without` says how to avoid the feature.
+
+    With `is_missing`, the feature is the absence of something, such as "answers without noise". Messages then say that
+    the other feature needs what is absent.
     """
 
     said: Callable[[Experiment, Method], str]

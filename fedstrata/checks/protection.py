@@ -92,10 +92,12 @@ def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int
     about these numbers.
 
     If there is one cluster, return one number per LPS: the number of its devices. If there are several clusters, their
-    sizes are not known before the run, but their mean size is. So return equal sizes, except for rounding. For example,
-    if ten devices form three clusters, return 3, 3 and 4. Whatever the real sizes are, the smallest cluster has at most
-    3 devices, and the largest at least 4. Set `bound`, which the message contains, to "at most" or "at least"
-    accordingly.
+    sizes are not known before the run, but their mean size is. So return equal sizes, except for rounding. For
+    example, if ten devices form three clusters, return 3, 3 and 4.
+
+    Whatever the real sizes are, the smallest cluster has at most 3 devices, and the largest at least 4. The message
+    contains `bound`. A caller that uses the smallest number sets `bound` to "at most", and a caller that uses the
+    largest sets it to "at least".
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

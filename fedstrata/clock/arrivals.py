@@ -82,14 +82,17 @@ class _Task:
         )
 
     def resumed(self, flow: Flow, capacity: AnyRate) -> Flow:
-        """Return a transfer of this device as a link with this shared rate goes on with it after the last round."""
+        """Return the rest of a transfer of this device: it starts at the close of the last round, with the amount that
+        the shared link had carried by then. If the link is not shared (`capacity` is None), or if the transfer starts
+        after this close, return `flow` unchanged.
+        """
         if capacity is None or flow.start_ns > self.at_ns:
             return flow
         return replace(flow, start_ns=self.at_ns, received=self.carried)
 
 
 class _Way:
-    """Hold the transfers of a round in one direction."""
+    """Hold the transfers of a round in one direction, up or down, and calculate when they end."""
 
     def __init__(self, flows: Mapping[Hashable, Flow], capacity: AnyRate) -> None:
         self._flows, self._capacity = flows, capacity

@@ -34,7 +34,7 @@ class UpdateWeights(Weighing):
         self._taken: dict[str, int] = {}  # factor by child
 
     def take(self, child_id: str, update: Contributed) -> int:
-        """Note that the round takes a child's update. Return the factor of its weight."""
+        """Note that the round takes a child's update. Return the factor by which the update's weight is multiplied."""
         self._taken[child_id] = factor = self._factors.factor(update)
         return factor
 
@@ -142,8 +142,9 @@ class Calculated(Asynchronous):
     """Decide in virtual time which updates a round takes. All children announce updates before the round closes."""
 
     def __init__(self, opened: Opened, devices: DeviceTimeline) -> None:
-        """Set `devices`, which calculates the times of this round's updates, and of earlier ones over
-        a shared link."""
+        """Set `devices`, which calculates the times of this round's updates. Over a shared link, it also calculates
+        the times of updates from earlier rounds again.
+        """
         super().__init__(opened)
         self._timed = devices.round(opened.number, opened.begins_ns)
         self._arrivals: Arrivals = OwnArrivals(self._timed)
@@ -219,7 +220,9 @@ class Repeated(AsArrived):
     """Take the same updates as a round of an earlier run."""
 
     def __init__(self, taken: Mapping[int, Collection[str]], opened: Opened) -> None:
-        """Set `taken`, the children of each round of the earlier run."""
+        """Set `taken`: for each LPS round of the earlier run, by number, the ids of the children with updates that the
+        round took.
+        """
         super().__init__(opened)
         self._names = taken.get(opened.number, ())
 

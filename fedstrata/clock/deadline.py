@@ -165,7 +165,7 @@ class OwnLinks(Deadline):
         return self._is_late(self._timed.update_alone(child_id, updated))
 
     def _is_late(self, part: Part) -> bool:
-        """Return whether a child's part of the round ends after the deadline. If so, keep the part."""
+        """Return whether a child's part of the round ends after the deadline. If so, add the part to `late_flows`."""
         is_late = part.ended_ns > self._at_ns
         if is_late:
             self._miss(part.name, part.ended_ns, part.flow)

@@ -37,7 +37,7 @@ class DeviceClock:
         self.announces = announces
 
     def now_ns(self) -> int:
-        """Return the current time."""
+        """Return the current time of this machine's monotonic clock, in nanoseconds."""
         return time.monotonic_ns()
 
     def to_gps(self, device_id: str) -> ChildClock:

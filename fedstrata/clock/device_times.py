@@ -129,7 +129,7 @@ class Homes:
 
     @property
     def times(self) -> list[int]:
-        """Return the times at which devices are moved, in ascending order."""
+        """Return the times at which devices are moved, in nanoseconds since training began, in ascending order."""
         return sorted({entry.at for entry in self._moves})
 
 

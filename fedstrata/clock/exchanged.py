@@ -58,9 +58,9 @@ class Exchanged:
 
 
 def took_ns(carried: pb.Carried) -> int:
-    """Return how long a transfer or computing took on the real clock.
+    """Return how many nanoseconds a transfer or computing took on the real clock.
 
-    If a transfer took longer than calculated, the excess is part of the time at the achieved rate, and also of the
-    achieved latency. So the sum of both times would be too long.
+    If a transfer took longer than calculated, `achieved_link_ns` and `achieved_latency_ns` both contain the additional
+    time. So the sum of these two fields would be too long.
     """
     return max(carried.achieved_link_ns + carried.latency_ns, carried.achieved_latency_ns)

@@ -54,12 +54,13 @@ class LpsClock:
         return report.now_ns
 
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
-        """Return the deadline of the next LPS round."""
+        """Return the object that decides which devices are late in the next LPS round."""
         return Deadline()
 
     def answered_ns(self, asked: Callable[[], Sent]) -> int:
         """Return when the last answer to the question of the open round arrives. If a device misses the deadline for
-        answers, return the time of this deadline.
+        answers, return the time of this deadline. The function `asked` returns the transfers of all devices that have
+        answered.
 
         If the clock does not calculate these times, return 0.
         """

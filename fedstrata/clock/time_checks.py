@@ -44,8 +44,9 @@ def check_times(times: pb.RoundTimes, of: str) -> None:
 
 
 def children_of(times: pb.RoundTimes) -> list[int]:
-    """Return the number of a child for each entry in a round's times that names one. A child may be named several
-    times.
+    """Return the child to which each transfer, each computation and each asynchronous update in a round's times
+    belongs. A child is given by the index of a device or the number of a cluster. The same child may be returned
+    several times.
     """
     lists = ([each.child for each in found] for found in (times.flows, times.late, times.carried, times.contributions))
     return [child for found in lists for child in found]

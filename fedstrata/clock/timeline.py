@@ -402,7 +402,8 @@ class Driver:
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """Describe a question before training. `answer_bytes` has the size of each device's answer, by device. `examples`
-    has the number of examples on which each device trains for its answer.
+    has the number of examples on which each device trains for its answer. `relayed` has the devices with answers that
+    the GPS sends to all other devices, in the order in which it sends them.
     """
 
     answer_bytes: Mapping[int, int]

@@ -315,7 +315,7 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _is_scaled(inputs: Any) -> bool:
-    """Return whether all inputs are between 0 and 1. Of inputs that are not in memory, some rows are read."""
+    """Return whether all inputs are between 0 and 1. If the inputs are not in memory, only some rows are checked."""
     if isinstance(inputs, np.memmap | Rows):
         inputs = np.asarray(inputs[np.arange(0, len(inputs), max(1, len(inputs) // COMPARED))])
     return not inputs.size or bool(inputs.min() >= 0 and inputs.max() <= 1)

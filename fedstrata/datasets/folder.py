@@ -110,7 +110,7 @@ def _parts(folder: Path) -> dict[str, list[Part]]:
 
 
 def _check_read(paths: Iterable[Path]) -> None:
-    """Raise DataError if one of the files is a table of a kind that is not read."""
+    """Raise DataError if one of the files seems to be a table, but has a suffix that this module does not read."""
     for path in sorted(paths):
         kind = path.suffix.lower()
         if path.name[0] != "." and path.is_file() and (kind in UNREAD or (kind in READERS and kind != path.suffix)):
@@ -186,12 +186,16 @@ class _Roles:
         return found
 
     def _kinds(self, name: str) -> set[str]:
-        """Return the kinds of an array's types in all tables, by the letters of NumPy."""
+        """Return the kinds of types that an array has in the tables, as letters: the `dtype.kind` of NumPy, such as
+        `f` for floats.
+        """
         return {part.table[name].dtype.kind for part in self._parts}
 
     def _discrete(self, name: str, parts: Sequence[Part]) -> list[Array]:
-        """Return a discrete column of these tables. Equal values are written alike in all tables: dates with the finest
-        unit, and cells of a CSV file as they are, if another table has text.
+        """Return a discrete column of these tables, one array per table. Equal values are written alike in all tables.
+
+        If the column has dates in all tables, all dates get the finest unit of any table. If it is text in some tables
+        and not in others, CSV files give the text of their cells unchanged.
         """
         kinds, arrays = self._kinds(name), [_of_column(part, name) for part in parts]
         if kinds == {"M"}:
@@ -288,8 +292,8 @@ def _named(part: Part) -> Array:
 
 
 def _alike(values: Array) -> list[str]:
-    """Return two values that look alike, if there are any: they differ in spaces around them, in characters without a
-    width, or in the encoding of accents.
+    """Return two different values that look alike. They differ only in spaces at their ends, in invisible characters,
+    or in the characters with which Unicode writes an accent. If there are no such values, return an empty list.
     """
     known: dict[str, str] = {}
     for value in map(str, values):
@@ -377,7 +381,9 @@ def _numbers(part: Part, name: str) -> Array:
 
 
 def _place(part: Part, row: int) -> str:
-    """Return where a row of a table is. Rows are counted from 0. In a CSV file, there may be empty lines between."""
+    """Return, as text for a message, where a row of a table is. `row` is counted from 0. In the text, rows are counted
+    from 1. For a CSV file, the text has the line of the file, because a file may contain empty lines.
+    """
     if part.path.suffix != ".csv":
         return f"row {row + 1}"
     with part.path.open(newline="", encoding="utf-8-sig") as file:

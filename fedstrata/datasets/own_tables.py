@@ -112,7 +112,9 @@ def _csv(path: Path) -> Table:
 
 
 def _are_values(names: Sequence[str]) -> bool:
-    """Return whether the cells of a first line are values: all are numbers, and they do not count from 0 or 1."""
+    """Return whether the cells of a file's first line are values and not names of columns. They are values if all are
+    numbers, except if they are 0, 1, 2, … or 1, 2, 3, …
+    """
     counted = ([str(first + number) for number in range(len(names))] for first in (0, 1))
     return all(is_number(name) for name in names) and list(names) not in counted
 
@@ -127,8 +129,11 @@ def is_number(text: str) -> bool:
 
 
 def _numbers_or_text(column: tuple[str, ...]) -> Array:
-    """Return a column as float64, or as text. If different cells would become the same number, such as 01 and 1, or 1.1
-    and 1.10, they stay text. Only 1 and 1.0 are the same.
+    """Return a column as float64 if all its cells are numbers, and as text otherwise.
+
+    The column also stays text if one of its cells looks like a code, such as 01, +1 or 1_000. It also stays text if
+    different cells would become the same number, such as 1.1 and 1.10. Only whole numbers may have further zeros: 1
+    and 1.0 become the same number.
     """
     try:
         numbers = np.array([float(value) for value in column])
@@ -147,8 +152,8 @@ def _parquet(path: Path) -> Table:
 
 
 def _saved(path: Path) -> Table:
-    """Return the columns of a data set that Hugging Face's `datasets` has saved. Its files are Arrow streams. A JSON
-    file has their names.
+    """Return the columns of a data set that Hugging Face's `datasets` has saved. The columns are in files with Arrow
+    streams. The file state.json has the names of these files.
     """
     arrow = _package("pyarrow", "pyarrow")
     try:
@@ -229,7 +234,9 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _pixels(file: Path, opened: Any) -> Array:
-    """Return the pixels of an image: grey, or red, green and blue. Raises DataError if it has more than these."""
+    """Return the pixels of an image: grey, or red, green and blue. Raises DataError if the image has more than 8 bits
+    per channel, several frames, or transparent pixels.
+    """
     if opened.mode[0] in "IF":
         raise DataError(f"{file} has more than 8 bits per pixel; scale it to 8, or write arrays (x.npy)")
     if getattr(opened, "n_frames", 1) > 1 and opened.format != "MPO":  # phones add previews in this format

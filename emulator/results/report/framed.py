@@ -7,8 +7,9 @@ from emulator.results.report.html_tables import Markup, html
 
 
 def framed(kind: str, *, name: str, said: Markup, **parts: Markup) -> str:
-    """Return the page of a `sweep` or a `plan` as HTML. `name` and `said` stand above its sections, and `parts` fills
-    the sections of the file with the name of `kind`.
+    """Return the page of a `sweep` or a `plan` as HTML. `kind` is one of these two words, and names the template of
+    the sections, such as `sweep.html`. `parts` has the text for each placeholder of this template. `name` and `said`
+    stand above the sections.
     """
     sections = _template(f"{kind}.html").substitute(parts)
     style = _text("style.css")

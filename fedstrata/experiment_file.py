@@ -155,11 +155,11 @@ def _with_files_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
-    """Return the `--set` overrides that cause the error. If the file causes the error without them, return an empty
-    text.
+    """Return the `--set` overrides that cause the error, as one text. If the file causes the error without them, return
+    an empty text. `is_fine` returns whether the file is valid with the overrides that it gets.
 
-    If the message begins with the key of an override, this override is the cause. Otherwise the cause is each override
-    without which the error disappears. If no single override is the cause, but the file without overrides is valid, all
+    If the message begins with the key of an override, this override is the cause. Otherwise each override without which
+    the error disappears is a cause. If there is no such override, but the file without overrides is valid, all
     overrides together are the cause.
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
@@ -278,8 +278,9 @@ def experiment_schema() -> dict[str, Any]:
 def _named(
     what: str, options: Mapping[str, type[Settings]], default: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the schema of a section that names a method or a task. The schema has the options of each
-    method or task.
+    """Return the schema of a section that names one of several classes, such as methods or tasks. `what` is the word
+    for such a class, and `options` has the settings of each class by its name. Definitions that the schema needs are
+    added to `definitions`.
     """
     short = {"enum": list(options), "description": f"A {what} with its defaults."}
     own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
@@ -289,8 +290,9 @@ def _named(
 
 
 def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the section of the experiment file for this method or task. In the schema, the section must
-    have the key `name`. Only for the default method or task, the section may leave this key out.
+    """Return the schema of a section that names the class `name`, such as a method. `kind` has the settings of this
+    class. In the schema, the section must have the key `name`. Only if `name` is the default, the section may leave
+    this key out.
     """
     found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))

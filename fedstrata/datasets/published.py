@@ -41,8 +41,8 @@ def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
 
 
 def find_folder(published: Published) -> Path | None:
-    """Among the folders in which a run looks, return the first folder that contains all files. If no folder contains
-    all files, return None.
+    """Return the first folder that contains all files, of the folders in which a run looks for them. If no folder
+    contains all files, return None.
     """
     return next((place for place in _places(published, None) if _all_in(published, place)), None)
 
@@ -78,7 +78,9 @@ def user_folder(name: str) -> Path:
 
 
 def _places(published: Published, folder: Path | None) -> list[Path]:
-    """Return the folders that may have the files. Missing files are downloaded to the first of these folders."""
+    """Return the folders that may have the files, in the order in which they are searched. Missing files are downloaded
+    to the first folder.
+    """
     return [*([folder] if folder else []), user_folder(published.name), *published.usual_places]
 
 

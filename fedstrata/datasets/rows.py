@@ -51,7 +51,7 @@ class Rows:
 
     def __init__(self, source: Any, targets: Array, indexes: Indices | None = None) -> None:
         """Hold the items of `source` at these indexes; without indexes, all items. `targets` has the target of each
-        item of `source`. If an item is read and has another target, it is refused.
+        item of `source`. Reading an item raises DataError if the item has another target than `targets` says.
         """
         self._source: Final = source
         self._targets = targets
@@ -113,7 +113,8 @@ def targets_of(source: Any) -> Array:
     """Return the target of each item of a map-style data set, as int64 if targets are whole numbers, else as float32.
 
     Targets come from the attribute `targets` of the data set, if the attribute agrees with a sample of the items. The
-    sample has one item of each target, and items at even distances. Otherwise each item is read.
+    sample has an item of each different target, for at most 50 targets, and 50 items at even distances. If the
+    attribute is missing or differs, each item is read.
     """
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise DataError(f"a {type(source).__name__} has no numbered items; give a map-style data set of PyTorch")
@@ -148,7 +149,9 @@ def _attribute(source: Any) -> Array | None:
 
 
 def _differs(target: Array, known: Array) -> bool:
-    """Return whether a target differs from a known target. A known float may have fewer digits."""
+    """Return whether a target differs from a known target. If the known target has a float type, such as float32, the
+    target is first rounded to this type.
+    """
     told = target.astype(known.dtype) if known.dtype.kind == "f" else target
     return not np.array_equal(told, known, equal_nan=known.dtype.kind == "f")
 

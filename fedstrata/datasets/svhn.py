@@ -32,7 +32,7 @@ NOUGHT = 10
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the images as bytes. `Examples` scales them to [0, 1] when a batch is read."""
+    """Return the data set. Its images are uint8 arrays. `Examples` scales them to [0, 1] when a batch is read."""
     files = find_files(published(), settings)
     train, test = (_read(files[name]) for name in FILES)
     return Dataset(train=train, test=test, num_classes=INFO.num_classes)

@@ -55,7 +55,9 @@ BOARD_WATTS: Mapping[str, int] = {
 
 
 class EnergyOverride(Settings):
-    """Replace `energy.radio` for some devices, or the power of their profile while they compute."""
+    """Replace the radio of some devices, which `energy.radio` otherwise names. Or replace the power of these devices
+    while they compute, which `energy.profiles` or `energy.compute` otherwise gives.
+    """
 
     devices: DeviceList
     """Indexes of the devices, with ranges such as `[3, "20-39"]`; a device is in one entry at most."""

@@ -163,7 +163,9 @@ class Experiment(Settings):
 
     @property
     def least_in_sum(self) -> int:
-        """The smallest number of updates in a sum that an LPS sees: 1 without `secure_aggregation`."""
+        """The smallest number of updates that an LPS sees as one sum: `min_devices` of the section `secure_aggregation`
+        or, without this section, 1.
+        """
         return 1 if self.secure_aggregation is None else self.secure_aggregation.min_devices
 
     @property
@@ -242,8 +244,9 @@ def _member(value: str, known: Container[str]) -> None:
 
 
 def _that_decides(experiment: Experiment) -> dict[str, Any]:
-    """Return the resolved experiment without all that does not change the result. Keys that came later are left out if
-    they have their default, so that the ids of earlier runs stay the same.
+    """Return the part of the resolved experiment from which the digest is computed. It has no keys that cannot change
+    the result. Keys that were added later are left out if they have their default. So the ids of earlier runs stay the
+    same.
     """
     resolved = experiment.model_dump(mode="json", by_alias=True)
     resolved["data"] = experiment.data.drawn(experiment.seed).model_dump(mode="json", by_alias=True)

@@ -13,9 +13,9 @@ Section = dict[str, Any]
 def with_files(
     document: Mapping[str, Any], keys: Iterable[str], changed: Callable[[Section, str, str], Section]
 ) -> Section:
-    """Return a copy of an experiment's document, in which each section that names a file is replaced by
-    `changed(section, name, key)`. `key` is the full key that names the file, such as `partition.file`, and `name` its
-    last part, such as `file`.
+    """Return a copy of an experiment's document. Each section in which one of `keys` names a file is replaced by
+    `changed(section, name, key)`. Here `key` is the full key that names the file, such as `partition.file`, and `name`
+    is its last part, such as `file`.
     """
     found = dict(document)
     for key in keys:

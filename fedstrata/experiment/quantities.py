@@ -48,8 +48,8 @@ class Quantity:
         return parsed
 
     def written(self, number: int) -> str:
-        """Return a quantity in the notation of the experiment file. The unit is the largest unit, except min and h,
-        that is not larger than the quantity.
+        """Return a quantity in the notation of the experiment file. The unit is the largest unit that is not larger
+        than the quantity. The units min and h are never used.
         """
         if not number and self.zero:
             return self.zero

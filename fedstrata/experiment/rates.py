@@ -63,11 +63,11 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """Return how much of a transfer `_end_on` can skip at once: whole periods of the trace that applies now.
+        """Return how much of a transfer `_end_on` can skip at once: whole periods of the trace that applies at
+        `now_ns`. `worth` is the most that may be skipped: a number of bits, multiplied by 10⁹.
 
-        The first number is the duration of the skipped periods in nanoseconds. The second number is the number of bits
-        that the link carries in these periods, multiplied by 10⁹. It is at most `worth`. Without a periodic trace, both
-        are 0.
+        The first result is the duration of the skipped periods in nanoseconds. The second result is the number of bits
+        that the link carries in these periods, multiplied by 10⁹. Without a periodic trace, both are 0.
         """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)

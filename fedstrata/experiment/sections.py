@@ -144,9 +144,9 @@ class DataSettings(Settings):
     """Distribution of the data set `synthetic`; without this key α and β are 1, and there are 30 devices."""
 
     def drawn(self, seed: int) -> Self:
-        """Return the settings with the seed from which the data set `synthetic` is drawn. This is the section's own
-        seed or, if the section has none, `seed`. So experiments with the same data have the same settings here. For
-        other data sets, return the settings unchanged.
+        """Return the settings with the seed from which the data set `synthetic` is drawn: the section's own seed or,
+        without it, `seed`. So two experiments with the same examples get equal settings. For other data sets, return
+        the settings unchanged.
         """
         law = self.synthetic or SyntheticSettings()
         if self.name != "synthetic" or law.seed is not None:
@@ -546,7 +546,9 @@ ServerOptimiserSettings = Annotated[
 
 
 class DynamicSettings(Settings):
-    """Choose FedDyn's step of a server (Acar et al. 2021). Only a method can choose it."""
+    """Choose FedDyn's step of a server (Acar et al. 2021). Methods choose it in their code. The experiment file cannot
+    name it.
+    """
 
     name: Literal["dynamic"] = "dynamic"
     """`dynamic`: v ← v + share · update, and the update plus v is added to the model."""
@@ -570,7 +572,9 @@ class EvenWeights(Settings):
 
 
 class CatchUpWeights(Settings):
-    """Weigh each update also by the number of models made since the device's last update."""
+    """Weigh each update by its number of examples, multiplied by the number of models that the parent has made since
+    the device's last update.
+    """
 
     kind: Literal["catch_up"]
     """Kind of the weights."""
@@ -579,7 +583,7 @@ class CatchUpWeights(Settings):
 
 
 class PolynomialWeights(Settings):
-    """Weigh each update also by (1 + staleness)^-exponent."""
+    """Weigh each update by its number of examples, multiplied by (1 + staleness)^-exponent."""
 
     kind: Literal["polynomial"]
     """Kind of the weights."""
@@ -816,8 +820,9 @@ class Bounds(Settings):
 
 
 class Deadlines(Settings):
-    """Hold the deadlines. `enrolment` limits enrolment with the first answer, and again all other answers before
-    training. `lps` limits LPS rounds, and `gps` global rounds.
+    """Hold the deadlines. `enrolment` limits the time until devices have enrolled and answered the first question. Then
+    a second period of this length begins, which limits all other answers before training. `lps` limits LPS rounds, and
+    `gps` global rounds.
     """
 
     enrolment: TierDeadline = TierDeadline()

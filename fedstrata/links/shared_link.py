@@ -54,8 +54,8 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The moment at which the next flow of the group reaches a mark. If the group is slow, this is a time.
-        Otherwise it is a value of `FairLink._even_bits`, which rises with time.
+        """The moment at which the next flow of the group passes a mark. If the group is slow, this is a time in units
+        of 2⁻²⁵⁶ ns. Otherwise it is a value of `FairLink._even_bits`, which rises with time.
         """
         least = self.flows[0][0] - self.offset
         if not self.is_slow:
@@ -127,8 +127,9 @@ class FairLink:
     All other flows share evenly the rate that the slow groups leave. The shares change when a flow begins or ends,
     which may be at a fraction of a nanosecond.
 
-    Each group has a meter, which rises by the bits that each of its flows receives. A flow ends at its target: the
-    reading at its start plus its size. So the flow with the smallest target is the next of its group to end.
+    Each group has a meter, which rises by the bits that each of its flows receives. A flow has marks (see `begin`), and
+    passes its next mark at its target: the reading at its start plus the mark. So the flow with the smallest target is
+    the next of its group to pass a mark. A flow ends at its last mark.
 
     The meter of a slow group is calculated from the time. The meters of all other groups rise by the same amounts, so
     they are calculated from one number, `_even_bits`. An event then takes a few searches in ordered lists, not a pass
@@ -167,8 +168,9 @@ class FairLink:
         self._groups = _Groups()
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None, received: int = 0) -> None:
-        """Start a flow. `rate` is the rate of its own link. `marks` are numbers of bits: the link reports when the flow
-        has passed each mark. The last mark is the end of the flow. `received` is as in `Flow`.
+        """Start a flow. `rate` is the rate of its own link. `marks` are numbers of bits, ascending, and the last mark
+        is the size of the flow. A flow passes a mark when this many of its bits have crossed the link, and `advance`
+        reports each mark. `received` is as in `Flow`.
         """
         self._enter(number, _UnderWay(FASTEST if rate is None else rate, marks), received)
 
@@ -228,7 +230,7 @@ class FairLink:
         return passed
 
     def _next(self) -> int | None:
-        """Return when the next flow passes a mark, including the fraction of a nanosecond."""
+        """Return the time at which the next flow passes a mark, in units of 2⁻²⁵⁶ ns. If no flow moves, return None."""
         self._share_out()
         slow, others = self._groups.queues[True], self._groups.queues[False]
         times = [slow[0][0]] if slow and slow[0][0] < NEVER else []
@@ -245,7 +247,9 @@ class FairLink:
             self._switch(others[0])
 
     def _switch(self, rate: int) -> None:
-        """Make a slow group share evenly, or make another group slow. The reading of its meter stays the same."""
+        """Change the kind of the group with this rate: a slow group begins to share evenly, and any other group becomes
+        slow. The reading of its meter stays the same.
+        """
         group = self._groups.take_out(rate)
         reading = self._reading(group)
         group.is_slow = not group.is_slow
@@ -258,7 +262,9 @@ class FairLink:
         return self._capacity - self._groups.slow_rate
 
     def _carry(self, until: int) -> None:
-        """Let the flows receive bits until a time. No share changes before then."""
+        """Advance the time to `until`, in units of 2⁻²⁵⁶ ns, and let the flows receive bits. No share changes before
+        then.
+        """
         if self._groups.sharing:
             self._even_bits += (until - self._now) * self._shared_rate // self._groups.sharing
         self._now = until
@@ -294,7 +300,7 @@ class FairLink:
 
 
 def _whole_ns(at: int) -> int:
-    """Return the time, rounded up to a whole nanosecond."""
+    """Return a time in whole nanoseconds, rounded up. `at` is the time in units of 2⁻²⁵⁶ ns."""
     return -((NOTHING - at) >> FRACTION)
 
 
@@ -372,8 +378,8 @@ class ScheduledLink:
 
 
 def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
-    """Return when the last bit of each flow has left a max-min fair shared link. If `capacity` is None, flows do not
-    slow each other down.
+    """Return, for each flow, the time at which its last bit has left a max-min fair shared link. If `capacity` is None,
+    flows do not slow each other down.
     """
     if capacity is None:
         return [end_of(flow.start_ns, flow.bits, flow.rate) for flow in flows]
@@ -414,7 +420,7 @@ def received_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list
 
 def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
     """Start the flows that have bits and that start by `until_ns`, and advance the time to the start of the last flow.
-    Return the flows that have ended by then, each with the time of its end.
+    Return the number and the end of each flow that has ended by then. A flow's number is its place in `flows`.
     """
     passed: list[tuple[int, int]] = []
     for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):

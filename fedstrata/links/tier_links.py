@@ -89,8 +89,8 @@ class ScheduledLinks:
         self._entries = [entry for entry in entries if entry.set_ is not None or entry.cut is not None]
 
     def of_devices(self) -> tuple[Link, dict[int, Link]]:
-        """Return the link that most devices have, and, by index, the links of all devices with settings of their
-        own.
+        """Return the link of all devices without settings of their own. Also return, by index, the links of the other
+        devices.
         """
         common, own = self._links.common(), self._links.of_devices()
         entries = self._about("device-lps")
@@ -118,8 +118,8 @@ class ScheduledLinks:
         )
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
-        """Yield all settings that each link has during the run: the first settings, and the settings after each change.
-        Each pair has the link's name and one of its settings.
+        """Yield pairs of a link's name and the link's settings. Each link has one pair for its first settings, and one
+        pair for its settings after each change of the schedule.
         """
         common, own = self.of_devices()
         named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
@@ -202,8 +202,9 @@ class TierLinks:
         return index
 
     def latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """Return the latency of a transfer in a round. The latency depends on the link's settings at the start of the
-        transfer.
+        """Return the latency of a transfer in the round `number` to or from the child `index`. It depends on the link's
+        settings at `start_ns`, when the transfer starts. `is_answer` says that the transfer answers a question in the
+        round.
         """
         link = self.link_of(index).at(start_ns)
         tier = self.asked_tier if is_answer else self.tier

@@ -211,7 +211,7 @@ class Transfers:
 
     @contextmanager
     def _sharing(self, transfer: Transfer, index: int, way: int, before: int, model: int | None) -> Iterator[None]:
-        """If this direction has a shared link, send the transfer over the shared link as well."""
+        """Send the transfer over the shared link as well, if this direction has one, until the `with` block ends."""
         shared, broadcasts = self._shared.get(way), self._broadcasts
         if shared is None or not transfer.bits:
             yield
@@ -255,12 +255,14 @@ class Transfers:
         )
 
     def _latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """Return the latency of a transfer that starts at `start_ns`."""
+        """Return the latency of a transfer that starts at `start_ns`. The arguments are as in `TierLinks.latency_ns`,
+        but `start_ns` is a time of the clock.
+        """
         return self.links.latency_ns(number, index, way, start_ns - self._origin_ns, is_answer=is_answer)
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until a child has received the message that says how a round continues. The message was sent at
-        `said_ns`, and arrives one latency later. Raises UnknownChildError if the run has no such child.
+        """Wait until a child has received the message that says how the round `number` continues. The message was sent
+        at `said_ns`, and arrives one latency later. Raises UnknownChildError if the run has no such child.
         """
         index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
@@ -271,7 +273,9 @@ class Transfers:
         self._note(word, number, index, DOWN, is_answer=True)
 
     def relay(self, child_id: str, number: int) -> "Relay":
-        """Return an object that delays messages to a child. Raises UnknownChildError if the run has no such child."""
+        """Return an object that delays messages to a child in the round `number`. Raises UnknownChildError if the run
+        has no such child.
+        """
         index, now_ns = self.links.number_of(child_id), self._clock.now_ns()
         rate, latency_ns = self.links.link_of(index).rate(DOWN), self._latency_ns(number, index, DOWN, now_ns)
         return Relay(self._clock, rate, latency_ns, self._origin_ns)

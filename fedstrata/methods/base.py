@@ -303,7 +303,9 @@ EVERYBODY = ("training.participation", "schedule.leave", *JOINED_LATE_OR_LOST)
 
 
 def one_training(method: "Method", examples: int, lps_round: int) -> int:
-    """Return the number of examples in one training, calculated from the section `training`."""
+    """Return the number of examples, with repetitions, in one training on a device that has `examples` examples. The
+    section `training` decides the number, and it is the same in each LPS round.
+    """
     return method.facts.training.trained_examples(examples)
 
 
@@ -490,6 +492,8 @@ def says_trained_examples(method: type[Method]) -> bool:
 
 
 def _follows(method: type[Method], name: str, other: str) -> bool:
-    """Return whether the class that defines `name` is the class that defines `other`, or a subclass of it."""
+    """Return whether the class that defines `name` is a subclass of the class that defines `other`, or the same class.
+    Both are names of attributes of `method`.
+    """
     own, others = (next(kind for kind in method.__mro__ if each in vars(kind)) for each in (name, other))
     return issubclass(own, others)

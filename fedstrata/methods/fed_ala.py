@@ -73,15 +73,18 @@ class FedAla(FedAvg):
         return await work.measure(start), await work.measure(work.start)
 
     async def _mixed(self, work: Work, number: int) -> tuple[Flat, Arrays]:
-        """Return the mix of both models, and its weights as personal state. Without an own model, return the received
-        model and no state.
+        """Return the mix of the received model and the device's own model, and the weights of the mix as personal
+        state. If the device has no own model yet, return the received model and no state. `number` is as in
+        `Work.steps`.
         """
         if MODEL not in work.personal:
             return work.start, {}
         return await work.compute(lambda: self._learned(work, number))
 
     def _learned(self, work: Work, number: int) -> tuple[Flat, Arrays]:
-        """Learn the weights of the mix. Return the mixed model, shape (size,), and the weights as personal state."""
+        """Learn the weights of the mix. Return the mixed model, shape (size,), and the weights as personal state.
+        `number` is as in `Work.steps`.
+        """
         steps, tensor, size = (
             work.steps(work.start, number=number),
             work.model.processor.tensor,

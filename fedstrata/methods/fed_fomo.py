@@ -82,7 +82,9 @@ class FedFomo(Method):
 
     @property
     def most_offered(self) -> int:
-        """The largest number of models that a device receives: its own model and the models of M others."""
+        """The largest number of models that a device receives in a round: its own model, and as many models of other
+        devices as the option `offered` says.
+        """
         return min(int(self.options.offered) + 1, self.facts.device_count)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:

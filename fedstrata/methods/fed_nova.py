@@ -62,8 +62,8 @@ class FedNova(FedAvg):
         return replace(super().plan(moment, answers, before), told={STEPS: means})
 
     def _mean_steps(self, counts: Mapping[int, int], devices: Iterable[int]) -> float:
-        """Return τ over these devices. `counts` has the numbers of examples. If it has none of these devices, because
-        all are new, return τ over all devices in `counts`.
+        """Return τ over these devices. `counts` has the number of examples of each device, by its index. New devices
+        are missing in `counts`, and are left out. If all devices are new, return τ over all devices in `counts`.
         """
         training = self.facts.training
         examples = [counts[each] for each in devices if each in counts] or counts.values()

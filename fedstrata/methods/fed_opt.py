@@ -36,7 +36,7 @@ class FedOpt(FedAvg):
         self.server_optimiser = self.optimiser(learning_rate=options.server_learning_rate, **own)
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse other optimisers of servers, and averaged statistics."""
+        """Refuse other optimisers of servers, and averaged statistics of batch normalisation."""
         return {
             "training.gps_optimiser": "the method has its own optimiser of the server",
             "training.lps_optimiser": "the method has its own optimiser of the server",

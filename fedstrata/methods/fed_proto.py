@@ -49,7 +49,9 @@ LEAST = 1e-6  # a smaller share of a label is a rest of former rounds, because s
 
 @dataclass(frozen=True)
 class Regularised:
-    """Add to a batch's loss the distance between the batch's features and the prototypes of its labels."""
+    """Add to a batch's loss λ times the mean squared distance between the batch's features and the prototypes of its
+    labels.
+    """
 
     strength: float
     prototypes: "torch.Tensor"  # shape (num_classes, width)

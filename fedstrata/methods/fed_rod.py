@@ -97,8 +97,9 @@ class FedRod(FedAvg):
 
 
 def head_gradient(model: Model, mine: Steps, found: ForwardPass) -> "torch.Tensor":
-    """Return the gradient with respect to the device's own head, of the loss of both heads together, shape
-    (trainable.size,). It is 0 outside the last layer.
+    """Return the gradient of the loss of both heads together, with respect to the device's own head, shape
+    (trainable.size,). It is 0 outside the last layer. `mine` has the own head, and `found` is the forward pass of the
+    generic model.
     """
     import torch
     from torch.nn.functional import cross_entropy, linear

@@ -245,8 +245,9 @@ def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[in
 def grown(sampling: Matrix, batch: Sequence[int], growth: str) -> Matrix:
     """Increase the sampling weights of a batch's examples (Eq. 7), scale all weights to sum 1 (Eq. 8), and return them.
 
-    `literal` adds |D_pub| / B to each weight of the batch, as printed in the paper. All other weights are then nearly
-    0, and the same batch is drawn again and again. `even` adds 1 / B to each. Because all weights together were 1
+    B is the number of examples in the batch, and |D_pub| the number of all public examples. If `growth` is `literal`,
+    |D_pub| / B is added to each weight of the batch, as printed in the paper. All other weights are then nearly 0, and
+    the same batch is drawn again and again. If it is `even`, 1 / B is added. Because all weights together were 1
     before, the next example then comes from the batch with a probability of at least one half.
     """
     after = sampling.copy()

@@ -71,9 +71,11 @@ def grouped_by_distance(
     clusters: int | None,
     threshold: float | None = None,
 ) -> Plan:
-    """Cluster devices by the Euclidean distances of their vectors, with average linkage, and return the plan. The
-    number of clusters follows from `threshold`, from `clusters`, or from the dendrogram of the distances divided by the
-    largest distance.
+    """Cluster devices by the Euclidean distances of their vectors, with average linkage, and return the plan.
+
+    If `threshold` is given, two clusters are joined only if their mean distance is at most `threshold`. Otherwise
+    `clusters` is the number of clusters. If it is None, the dendrogram decides the number, after all distances have
+    been divided by the largest distance.
     """
     indexes = tuple(device.device_index for device in devices)
     distances = distances_of([vectors[index] for index in indexes])

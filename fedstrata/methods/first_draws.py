@@ -51,7 +51,9 @@ def _seeds(entropy: list[Words]) -> list[list[int]]:
 
 
 def _hashing(constant: int, multiplier: int) -> Callable[[Words], Words]:
-    """Return a hash function. Its constant changes with each call."""
+    """Return a hash function of words. Each call multiplies `constant` by `multiplier`, so equal words get different
+    hashes.
+    """
 
     def hashed(word: Words) -> Words:
         nonlocal constant
@@ -68,7 +70,9 @@ def _mixed(one: Words, other: Words) -> Words:
 
 
 def _first_of(state_high: int, state_low: int, stream_high: int, stream_low: int) -> int:
-    """Return the upper 53 bits of the first output of PCG64 with this seed."""
+    """Return the upper 53 bits of the first output of PCG64. The seed of PCG64 has a state and a stream of 128 bits
+    each, given as their upper and lower 64 bits.
+    """
     increment = (stream_high << 65 | stream_low << 1 | 1) & MASK_128
     seeded = (increment + (state_high << 64 | state_low)) * PCG_MULTIPLIER + increment
     state = (seeded * PCG_MULTIPLIER + increment) & MASK_128

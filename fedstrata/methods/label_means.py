@@ -3,10 +3,11 @@
 A device projects the d features Φ(x) of each input x to z(x) = A Φ(x) / ‖Φ(x)‖, and clips z to length one. The matrix A
 has m orthogonal rows of length √(d/m). All devices draw the same A from the experiment's seed. For each label c the
 device sends three values: the sum s_c of z, the count n_c, and a quarter of q_c, the sum of ‖z‖². Only the GPS receives
-these values. w is the standard deviation of the noise on each number, 0 without noise. The GPS leaves out labels of
-which a device has fewer than two examples, or fewer than 3 w. For each other label it computes the mean μ_c = s_c /
-n_c, and the share p_c of these labels' examples. A device's spread is Σ ‖z − μ_c‖² over its examples, divided by Σ (n_c
-− 1). The GPS uses v, the lower median over the devices that have such labels.
+these values. w is the standard deviation of the noise on each number, 0 without noise. For each device, the GPS leaves
+out the labels with fewer than two examples, or fewer than 3 w. For each label c that is left, it computes the mean μ_c
+= s_c / n_c. It also computes p_c, the share of label c in the examples of these labels. A device's spread is Σ ‖z −
+μ_c‖² over the examples of these labels, divided by Σ (n_c − 1). v is the lower median of the spreads of all devices
+that have such labels.
 
 For devices i and j, there are two kinds of similarity, called views:
 

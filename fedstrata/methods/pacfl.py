@@ -129,8 +129,8 @@ def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: 
 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
-    """Return the similarity of N devices, shape (N, N): 1 − angle / (π / 2), with the angle between two devices. For
-    `sum`, the angle is the sum divided by the number of its pairs.
+    """Return the similarity of each pair of N devices, shape (N, N). It is 1 − a / (π / 2), where a is the result of
+    `angle_between` for the two devices.
     """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):

@@ -128,7 +128,7 @@ class Scores(Method):
             )
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse the GPS's optimiser, and absent devices unless sums are divided by the weights (`normalised`)."""
+        """Refuse an optimiser of the GPS. Unless sums are divided by weights (`normalised`), refuse absent devices."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
         absent = {} if self.options.normalised else dict.fromkeys(EVERYBODY, why)
         moved = {"training.gps_optimiser": "the server's step would move the sums of scores and weights"}
@@ -301,8 +301,9 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return the tables that the device sends: β_m f_m, and β_m by label. With `normalised`, receivers divide the
-        sum of the first table by the sum of the second. With `reading: alone`, return only f_m.
+        """Return the tables that the device sends: β_m f_m, and β_m by label. f_m are the device's new scores, see
+        `_updated`. With `normalised`, receivers divide the sum of the first table by the sum of the second. With
+        `reading: alone`, return only f_m.
         """
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:

@@ -95,7 +95,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pull:
-    """Correct a gradient by a pull towards other weights: the gradient of mu / 2 · ‖w − to‖²."""
+    """Correct a gradient by a pull towards the weights `to`: add the gradient of mu / 2 · ‖w − to‖²."""
 
     mu: float
     """Strength μ of the pull."""
@@ -137,7 +137,8 @@ class Steps(Protocol):
 
     def batches(self, number: int | None = None) -> Iterator[Any]:
         """Yield a batch for each local step that the experiment file sets. A batch is a tuple: the tensor of inputs,
-        further inputs by name, and the tensor of targets. `number` is not a count: each `number` draws other batches.
+        further inputs by name, and the tensor of targets. `number` is not a count: another `number` gives another
+        random order of the examples.
         """
 
     def gradient(self, weights: "torch.Tensor", batch: Any, objective: Objective | None = None) -> "torch.Tensor":
@@ -145,7 +146,7 @@ class Steps(Protocol):
         trained, so a clock adds computing time for them.
 
         With `objective`, return the gradient of `objective(loss, forward_pass)` instead of the gradient of the mean
-        loss. The model's last layer must be a dense layer.
+        loss. Then the model's last layer must be a dense layer.
         """
 
     def features(self, weights: Flat) -> Callable[[Any], "torch.Tensor"]:

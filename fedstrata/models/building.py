@@ -66,8 +66,7 @@ def check_inputs(settings: ModelSettings, examples: Examples) -> None:
 
 
 def _of_kinds(model: Model, settings: ModelSettings) -> Model:
-    """Return the user's own model with the kinds of its tensors: which are frozen, and which get weights from a file.
-    The settings say which.
+    """Return the user's own model with the frozen tensors and the file of weights that the settings name.
 
     Raises:
         ExperimentError: the settings name frozen tensors or weights, but the model is not a torch module.

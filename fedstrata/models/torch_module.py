@@ -99,7 +99,7 @@ class ModuleModel(Model):
 
 
 def _model_of(source: ModuleSource) -> ModuleModel:
-    """Return a model that shares no layers."""
+    """Return the model of the modules that `source` constructs. The model shares no layers."""
     tensors = ModuleTensors(source.outline(), source.kinds)
     tensors.check()
     layout, forward = tensors.layout, _Forward(source, seed=0)

@@ -120,8 +120,9 @@ def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
     """Return for each device and label: the number of examples, the mean of their points, and the squared error that
-    noise causes in this mean. A label with too few examples is left out: its number is 0. The fourth array has the
-    spread of each device, see `spread_of`. It is NaN if all labels are left out.
+    noise causes in this mean. If a device has too few examples of a label, the label is left out, and the returned
+    number of examples is 0. The fourth array has the spread of each device, see `spread_of`. The spread is NaN if all
+    labels of the device are left out.
     """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
@@ -165,8 +166,9 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Divide the drawn devices into `count` groups. `drawn` has the positions of these devices in `answers`. If `count`
-    is None, the silhouette decides the number of groups. Each other device then joins the group that resembles it most.
+    """Divide the drawn devices into `count` groups, by the clearest of the similarities `views`, see `clearest`.
+    `drawn` has the positions of these devices in `answers`. If `count` is None, the silhouette decides the number of
+    groups. Each other device then joins the group that resembles it most.
     """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)
@@ -190,9 +192,9 @@ def grouped(
 def clearest(
     found: Mapping[str, Matrix], views: Sequence[str], count: int | None
 ) -> tuple[NDArray[np.int64], str, str]:
-    """Cluster the devices by the clearest view, which is one of the kinds of similarity in `found`. Return each
-    device's cluster number, shape (N,), the name of the view, and a text that says how the number of clusters was
-    found.
+    """Cluster the devices by the clearest of the similarities that `views` names. `found` has the similarities by name.
+    Return each device's cluster number, shape (N,), the name of the clearest view, and a text that says how the number
+    of clusters was found.
 
     The clearest view has the highest silhouette with `count` clusters or, if `count` is None, with any number from 2 to
     N / 2. If `count` is None and the silhouette shows no groups, all devices are in one cluster.

@@ -69,8 +69,8 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
 
 
 def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> float:
-    """Return the geometric mean of the ρ_m (Eq. 4), computed by logarithms. By Eq. 3, ρ_m = min(λ_m, λ̂_m) / max(λ_m,
-    λ̂_m), and by Eq. 2, λ̂_m = ‖G v_m‖.
+    """Return the geometric mean of the ρ_m (Eq. 4) over all m in the mask `kept`, computed by logarithms. By Eq. 3, ρ_m
+    = min(λ_m, λ̂_m) / max(λ_m, λ̂_m). By Eq. 2, λ̂_m = ‖G v_m‖, where v_m is the m-th column of `vectors`.
 
     The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
     """

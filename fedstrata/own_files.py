@@ -104,9 +104,9 @@ def _file_in(folder: Path, module: str) -> Path | None:
 
 
 def _found(top: str, own: Path | None) -> Path | None:
-    """Return the file that Python finds for a module without dots, or `own` if Python finds none: the folder of `own`
-    may not be on sys.path yet. If there are only folders without `__init__.py`, return a file in one, which does not
-    exist.
+    """Return the file that Python finds for a module without dots. If Python finds nothing, return `own`, because the
+    folder of `own` may not be on sys.path yet. If Python finds only folders without `__init__.py`, also return `own`.
+    If `own` is then None, return the path that the first folder's `__init__.py` would have.
     """
     try:
         spec = find_spec(top)
@@ -127,7 +127,9 @@ def _is_installed(top: str, found: Path) -> bool:
 
 
 def _check_visible(top: str, own: Path | None, found: Path | None, said: str = "") -> None:
-    """Check that Python finds the file `own` for the module `top`. `found` is the file that it finds."""
+    """Check that the file `found`, which Python finds for the module `top`, is the file `own`. `said` follows the name
+    of `own` in the error.
+    """
     if own is None or own == found or (found is not None and found.exists() and own.exists() and found.samefile(own)):
         return
     own = own.parent if own.name == "__init__.py" else own

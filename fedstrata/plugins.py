@@ -65,8 +65,9 @@ def look_also_in(folders: Iterable[Path]) -> None:
 
 
 def forget_changed() -> None:
-    """If a file of the user's own code, or the current folder, has changed since this process imported the code, import
-    it again at its next use. A notebook needs this, because the processes of a run always import the present files.
+    """Forget the modules of the user's own code that this process has imported, if any of their files, or the current
+    folder, has changed. At its next use, a forgotten module is imported again. A notebook needs this, because the
+    processes of a run always import the present files.
     """
     elsewhere = [folder for folder in _folders if folder != str(Path.cwd())]
     has_changed = any(not path.is_file() or path.read_bytes() != text for path, text in _imported.items())
@@ -86,8 +87,9 @@ def _forget(paths: Iterable[Path]) -> None:
 
 
 def check_may_start(call: str) -> None:
-    """Raise PluginError if `call`, which starts a run, is made by the user's own code while Fedstrata imports this
-    code, or inside a process of a run. Otherwise each process of a run would start another run, without end.
+    """Raise PluginError if the user's own code must not call `call`, a function that starts a run. There are two such
+    cases: Fedstrata imports this code now, or this process is a process of a run. Otherwise each process of a run would
+    start another run, without end.
     """
     module, tier = getattr(_imports, "name", ""), os.environ.get(PART_OF_RUN)
     if module or tier:
@@ -96,10 +98,11 @@ def check_may_start(call: str) -> None:
 
 
 class _Folder:
-    """Return to the current folder when own code, which may change it, has ended. Relative paths in an experiment file
-    and in options refer to this folder.
+    """Run a block of own code, which may change the current folder, and then return to the folder before the block.
+    Relative paths in an experiment file and in options refer to this folder.
 
-    The current folder belongs to all threads, so only the last of several threads in own code returns to it.
+    The current folder belongs to all threads. If several threads run own code at the same time, only the last that ends
+    returns to the folder.
     """
 
     def __init__(self) -> None:
@@ -160,8 +163,8 @@ def or_failed(said: str, own: Any = None) -> Iterator[None]:
 
 
 def guarded(what: str, own: type[Kind], base: type[Kind]) -> type[Kind]:
-    """Return a subclass of the user's class `own`. If a method or property of `own` that overrides one of `base` fails,
-    the subclass raises the error of `or_failed`.
+    """Return a subclass of the user's class `own`. It guards each method and property of `own` that overrides one of
+    `base`: an error there becomes a PluginError, as in `or_failed`.
     """
     return type(own.__name__, (own,), {"__module__": own.__module__, **dict(_guards(what, own, base))})
 

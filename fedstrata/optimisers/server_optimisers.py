@@ -4,6 +4,8 @@ FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data
 Classification", 2019. FedAdam, FedYogi and FedAdagrad: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR
 2021, Algorithm 2.
 
+In the formulas, x is the model, Δ is the mean update, and m and v are the state.
+
 All rules are elementwise. So a model can be processed in pieces, and the size of the pieces changes no bit of the
 result. The whole model is never in memory as float64.
 """
@@ -44,8 +46,9 @@ class ServerOptimiser(Protocol):
         """Return the state before the first round, for a piece of `size` elements."""
 
     def step(self, model: Flat, update: Flat, state: State = (), share: float = 1.0) -> tuple[Flat, State]:
-        """Return a piece of the next model, and the next state of this piece, as float32. They are computed from the
-        present model, the mean update, the present state, and the share of all examples that took part.
+        """Return a piece of the next model, and the next state of this piece, as float32. They are computed from this
+        piece of the present model, of the mean update and of the present state. `share` is the weight of the children
+        that took part, divided by the weight of all children.
 
         Raises:
             StateError: the state does not have one vector of the piece's shape per name in `state_names`.

@@ -17,7 +17,9 @@ Move = tuple[Flat, Flat | None, State, float]
 
 
 def without_optimiser(move: Move) -> Move:
-    """Return a move that only adds the mean update to its piece of the model, and keeps the state."""
+    """Return a piece of the model (a `Move`) to which its mean update has been added. The returned piece has no further
+    update, and its state is unchanged.
+    """
     model, update, state, share = move
     return (model if update is None else model + update), None, state, share
 
@@ -55,8 +57,8 @@ class OptimiserFiles:
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:
-        """Write the file with the state at the start of a round. The state is computed from `moves`, which yields the
-        pieces of the previous round: model, mean update and state.
+        """Write the file with the state at the start of round `number`. The state is computed from the pieces of the
+        previous round that `moves()` yields. Each piece has a part of the model, of the mean update and of the state.
         """
         if not self.has_state:
             return

@@ -62,7 +62,8 @@ class Partition(PartitionSettings):
         return self.public
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return which examples each device owns. This depends only on the arguments, and on labels and columns.
+        """Return which examples each device owns. The result depends only on the partition's keys, on the seed, and on
+        the labels and columns of the data set. It does not depend on inputs.
 
         Random draws come from `default_rng([seed, purpose, index])`. Each kind chooses its own purposes. They are above
         100,000, because smaller numbers are indexes of devices, which draw in training.

@@ -1,9 +1,9 @@
-"""Partition `feature_noise`: the inputs of each next device have more Gaussian noise.
+"""Partition `feature_noise`: the inputs of each device have more Gaussian noise than the inputs of the previous device.
 
 Q. Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022 (NIID-Bench), noise-based
 feature imbalance. The noise of device i of N, counted from 1, has the variance σ·i/N in the paper, and the standard
-deviation σ·(i−1)/(N−1) in its program. The program also draws new noise at each reading; here an example keeps its
-noise.
+deviation σ·(i−1)/(N−1) in its program. The key `law` chooses one of the two. The program also draws new noise at each
+reading; here an example keeps its noise.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class FeatureNoisePartition(Partition):
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
         """Return nearly equal numbers of examples for each device, and the noise of its training and test inputs. Each
-        test belongs to one device.
+        test example belongs to one device.
         """
         for part in (dataset.train, dataset.test):
             _check_inputs(part)

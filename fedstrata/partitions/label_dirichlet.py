@@ -1,4 +1,5 @@
-"""Partition `label_dirichlet`: each label draws the shares of its devices, so devices differ in labels and in sizes.
+"""Partition `label_dirichlet`: for each label, the shares of all devices are drawn, so devices differ in labels and in
+sizes.
 
 M. Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019, as in PFLlib and in
 NIID-Bench: Q. Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022.

@@ -68,7 +68,11 @@ class NaturalPartition(Partition):
 
 def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
     """Return, for each device, the value of the column `partition.by` that marks the device's examples. `found` has the
-    values in the data. Raises DataError if these are not the values, or not as many values, as `partition` states.
+    values that the data contain.
+
+    Raises:
+        DataError: a value of `partition.names` is not in `found`. Or no names are given, and the length of `found` is
+            not `partition.devices`.
     """
     some = ", ".join(found[:MOST_NAMED]) + (" …" if len(found) > MOST_NAMED else "")
     if partition.names is None:

@@ -121,7 +121,9 @@ def held_out_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
 
 
 def device_shifts(experiment: Experiment, dataset: Dataset) -> Sequence[Shift]:
-    """Return the change of each device's examples, also if it changes nothing. Raises the errors of `device_data`."""
+    """Return the shift of each device, which changes the device's examples. A device with unchanged examples also has a
+    shift. Raises the errors of `device_data`.
+    """
     return _assignment(experiment, dataset).shifts or [GroupShift()] * experiment.device_count
 
 
@@ -180,7 +182,9 @@ def _divided(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
 
 
 def _is_possible(found: Assignment, devices: int, dataset: Dataset) -> bool:
-    """Return whether each device has training examples of its own, and all examples exist."""
+    """Return whether an assignment is valid: each device has training examples, no two devices have the same training
+    example, and all indices exist in the data set.
+    """
     owned, tests = (np.concatenate([*part, no_indices()]) for part in (found.train, found.test))
     of_tests = dataset.train if found.tests_on_training_data else dataset.test
     return (

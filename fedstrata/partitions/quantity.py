@@ -22,8 +22,8 @@ class QuantityPartition(UnequalPartition):
     """`quantity`: devices differ only in size, by shares from a Dirichlet distribution, as in NIID-Bench."""
 
     def divide(self, dataset: Dataset, seed: int) -> Assignment:
-        """Return examples for each device. The minimum is compared with whole numbers of examples, in NIID-Bench with
-        numbers before rounding.
+        """Return examples for each device. No device has fewer than `minimum` examples after rounding to whole numbers.
+        NIID-Bench compares the minimum with the numbers before rounding.
         """
         order = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))
         (sizes,) = self.drawn(lambda rng: parts(len(order), self.shares(rng))[None], [seed, SIZES], len(order))

@@ -134,11 +134,13 @@ def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
     """Return, for each task and each label of other tasks, how many examples with this label all devices of the task
     have together.
 
-    The numbers are as equal as the data allow. Tasks take their examples one after the other, and no task may use its
-    own labels. So of what a task leaves, a later task cannot use the examples with its own labels, its `stock`. The
-    rest is enough for it if the task has taken at least `owed` examples from this stock. By Hall's theorem, all tasks
-    then get their examples, if any assignment makes this possible. If none does, `_check_minority` raises DataError
-    first.
+    The numbers are as equal as the data allow. Tasks take examples one after the other, and no task may use its own
+    labels. A later task cannot use the examples with its own labels, which are its `stock`. So each task first takes at
+    least `owed` examples from the stock of each later task. The examples of other labels that remain are then enough
+    for the later task.
+
+    By Hall's theorem, all tasks get their examples, if any assignment makes this possible. If none does,
+    `_check_minority` raises DataError first.
     """
     owner = _labels_of(partition, len(left))
     left = np.where(owner >= 0, left, 0)

@@ -1,4 +1,4 @@
-"""Test sets: the examples on which each device measures models. Each class is one test set."""
+"""Test sets: the examples on which each device measures models. Each class is one test set. A test is one example."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -102,8 +102,8 @@ class OwnedProcess:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
-        """Run the process until its work is done or it is asked to stop. If a signal ends it earlier, restart it. Also
-        restart a server that has done its work.
+        """Run the process until it has done its work, or until `terminate` is called. If a signal ends the process
+        earlier, restart it. A server (`may_finish` is false) is restarted even after it has done its work.
 
         Raises:
             FedstrataError: the process ended with an error of its own, ended before its work was done, or died too
@@ -174,10 +174,11 @@ class OwnedProcess:
             return waiting.result()
 
     async def _spawn(self, opened: ExitStack) -> tuple[Started, "_Lines"]:
-        """Start the process. Return it and what it writes. `opened` closes the pipes to the process.
+        """Start the process. Return the process, and the object that reads the lines which it writes. `opened` closes
+        the pipes to the process.
 
-        The pipes are not asyncio's. A process of asyncio ends only when nobody holds its pipes any more, and own code
-        may leave processes behind that hold them.
+        The pipes are not asyncio's, because own code may leave processes behind that hold a pipe. asyncio would wait
+        until these processes have ended, too.
         """
         try:
             with ExitStack() as given:
@@ -270,7 +271,9 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _where(log: Path) -> str:
-    """Return a text that names a log, and says if the log has no reason because its disk is full."""
+    """Return a text with the path of a log, for an error message. If the disk of the log is full, the text says so,
+    because the log may then lack the reason of the error.
+    """
     with suppress(OSError):  # the folder was deleted
         if shutil.disk_usage(log.parent).free < TAIL_BYTES:
             return f"the disk of its log {log} is full; free space"

@@ -27,9 +27,11 @@ def _restore(handlers: dict[signal.Signals, Any]) -> None:
 
 def end_children() -> None:
     """On Linux, kill the children of this process that the user's code has left running. Otherwise the interpreter
-    would wait for some children, and the reader of a pipe for all children that hold the pipe. Two kinds of children
-    are spared. Children with a session of their own, such as a browser, stay. The interpreter itself ends the workers
-    of a `multiprocessing.Pool`, because it would wait for a killed worker that holds a lock.
+    would wait for some of them. A program that reads a pipe of this process would wait for all children that hold the
+    pipe.
+
+    Two kinds of children are spared. Children with a session of their own, such as a browser, stay. The interpreter
+    itself ends the workers of a `multiprocessing.Pool`, because it would wait for a killed worker that holds a lock.
     """
     module = sys.modules.get("multiprocessing.process")
     kill_children({child.pid for child in module.active_children() if child.daemon} if module else ())

@@ -61,5 +61,5 @@ class EventLog:
         self._logger.error(event, extra={"fields": self._fields | fields})
 
     def exception(self, event: str, **fields: Any) -> None:
-        """Log an event like `error`, with the traceback of the current exception."""
+        """Log an event at the level ERROR, with the traceback of the current exception."""
         self._logger.exception(event, extra={"fields": self._fields | fields})

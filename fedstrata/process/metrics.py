@@ -203,7 +203,7 @@ class ProcessMetrics:
 
 
 def _free_ratio(folder: Path) -> float:
-    """Return the free share of a folder's file system, or not a number if the folder cannot be read."""
+    """Return the free share of a folder's file system, from 0 to 1. If the folder cannot be read, return NaN."""
     try:
         found = shutil.disk_usage(folder)
     except OSError:

@@ -163,7 +163,7 @@ class _Nursery:
             self._forked.pop(number).end(said["code"])
 
     def _lose(self) -> None:
-        """The nursery has ended. Nobody can tell how its processes end, so kill them."""
+        """Note that the nursery has ended. Kill the processes that it has forked: nobody can tell how they end."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket.fileno())
@@ -210,7 +210,9 @@ def _load(programs: Sequence[str]) -> None:
 
 
 def _serve(control: socket.socket) -> Sequence[str]:
-    """Fork when the owner asks. In a fork, return its command. In the nursery, return when the owner has ended."""
+    """Fork when the owner asks. In a fork, return the command that the fork has to run. In the nursery, return an empty
+    command when the owner has ended.
+    """
     children: dict[int, tuple[int, int]] = {}  # number and process id, by the descriptor of a process
     selector = selectors.PollSelector()  # unlike epoll, it has no descriptor that forks would share
     selector.register(control, selectors.EVENT_READ)
@@ -245,7 +247,9 @@ def _serve(control: socket.socket) -> Sequence[str]:
 
 
 def _begin(control: socket.socket, number: int, files: Sequence[int], others: Sequence[int]) -> None:
-    """Give this fork a session and files of its own, and tell the owner its id."""
+    """Give this fork a session of its own, and `files` as its standard streams. Close the descriptors `others`, which
+    belong to the nursery. Tell the owner the process id of this fork, which the owner knows by `number`.
+    """
     os.setsid()
     for standard, (name, file) in enumerate(zip(STREAMS, files, strict=True)):
         os.dup2(file, standard)

@@ -189,7 +189,9 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
 
 
 def _continue_after_parent() -> None:
-    """On Linux, continue this process when its parent ends. A paused process would not see the end of its input."""
+    """On Linux, ask the kernel to send SIGCONT to this process when its parent ends. A paused process would not see the
+    end of its input.
+    """
     with suppress(AttributeError):  # other systems have no prctl
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 

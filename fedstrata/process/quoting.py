@@ -10,13 +10,13 @@ SPACES = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"  # in numbers with units
 
 
 def quoted(*said: str) -> str:
-    """Return up to four texts of a peer, each with at most 80 characters, in quotes and with escapes."""
+    """Return one text with up to four texts of a peer, each with at most 80 characters, in quotes and with escapes."""
     listed = ", ".join(repr(text[:QUOTED_CHARACTERS]) for text in said[:NAMES])
     return listed if len(said) <= NAMES else f"{listed}, …"
 
 
 def shown(*shapes: Iterable[int]) -> str:
-    """Return up to four shapes that a peer announced, each with at most eight sizes."""
+    """Return one text with up to four shapes that a peer announced, each with at most eight sizes."""
     listed = ", ".join(str([*islice(shape, SIZES)]) for shape in shapes[:NAMES])
     return listed if len(shapes) <= NAMES else f"{listed}, …"
 

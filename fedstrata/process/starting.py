@@ -1,4 +1,6 @@
-"""Start a process of a program: in a new interpreter, or in another way of a `Starter`."""
+"""Start a process of a program. `Interpreter` starts a new interpreter. Other classes with the interface `Starter` may
+start the process in another way.
+"""
 
 import asyncio
 import os

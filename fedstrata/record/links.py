@@ -114,8 +114,9 @@ def _rate(size: int, took_ns: int) -> int:
 
 
 def with_update(carried: Iterable[pb.Carried]) -> set[int]:
-    """Return the children with updates in a round. The other children missed the round. Devices are recognised by their
-    computing, which an LPS notes only for updates in the sum. An upload proves nothing, because it may be late.
+    """Return the numbers of the children with updates in a round. The other children missed the round. An LPS has an
+    update if it uploaded. A device has an update if its computing is noted, because an LPS notes this only for updates
+    in the sum. A device's upload proves nothing, because it may be late.
     """
     last = {"device-lps": "compute"}
     return {each.child for each in carried if each.direction == last.get(each.link, "up") and not each.is_answer}

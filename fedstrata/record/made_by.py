@@ -41,8 +41,8 @@ class MadeBy:
     """Software that computed, by tier: `gps`, `lps` and `device`. The most frequent comes first."""
 
     def facts(self) -> dict[str, tuple[str, ...]]:
-        """Return all values of each version, platform and processor, by tier and name, such as `device numpy`. The
-        commit is the last.
+        """Return all values of each version, platform and processor. The keys are texts of tier and name, such as
+        `device numpy`. The last key is `commit`.
         """
         found = dict[str, set[str]]()
         for tier, each in self.software.items():

@@ -157,7 +157,8 @@ def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:
-    """Return the text of a value in rounds.csv, with six decimals or, if it is small, six digits. If a number was not
+    """Return the text of a value in rounds.csv. A float has four decimals in the column `seconds`, and six in other
+    columns. If its absolute value there is below 0.001, it has six significant digits instead. If a value was not
     measured, return an empty text.
     """
     if not isinstance(value, float):

@@ -202,7 +202,9 @@ def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
 
 
 def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
-    """Return the values of a row from the column `begins_s` on. The times of the round are relative to `since_ns`."""
+    """Return the values of a row from the column `begins_s` on. The times in `times` count from `since_ns`, and the
+    times in the row from 0.
+    """
     whole = [as_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
     return [*whole, *(as_seconds(mean) for mean in _means(times)), times.slowest]
 
@@ -213,8 +215,8 @@ def _means(times: pb.RoundTimes) -> list[int]:
 
 
 def _summed(rounds: Iterable[pb.RoundTimes]) -> Parts:
-    """Return how long each part took over all these rounds together. For a single round, the mean over its children is
-    used.
+    """Return how long each part took in all these rounds together. Each round adds, for each part, the mean over the
+    round's children.
     """
     return _named(sum(part) / 1e9 for part in zip(*(_means(times) for times in rounds), strict=True))
 

@@ -101,8 +101,8 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
 
 
 def _of_children(times: pb.RoundTimes, carried: Sequence[pb.Carried]) -> list[tuple[int, _Took]]:
-    """Return, by child number, how long each child with an update spent in each part of a round. The times are
-    calculated on the virtual clock, and measured on the real clock.
+    """Return pairs, sorted by child: the number of a child with an update, and how long it spent in each part of a
+    round. `carried` has the measured times on the real clock. On the virtual clock, the times are calculated.
     """
     in_time = with_update(carried)
     found = {

@@ -1,7 +1,8 @@
 """The interface of a rhythm: when a parent closes a round and makes its next model.
 
-A child trains the model of a round, and its update arrives in this round or in a later one. No decision depends on the
-values of an update. So in virtual time, the times of a run follow from its experiment file.
+A child trains the model of a round, and its update arrives in this round or in a later one. Until a round has taken the
+update, the child is at work. No decision depends on the values of an update. So in virtual time, the times of a run
+follow from its experiment file.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Contributed:
-    """Describe an update that arrives in a round: the age of its model, and how long ago its child contributed last."""
+    """Describe an update that arrives in a round. Staleness and gap are counted in rounds."""
 
     staleness: int  # number of rounds since the round of the model that the child trained
     gap: int  # number of rounds since the round that took the child's last update, at least 1

@@ -123,8 +123,8 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         return handler._replace(**{kind: self._wrapped(getattr(handler, kind), received, details.method)})
 
     def _wrapped(self, behaviour: Any, received: Callable[[Any, Context], Any], method: str) -> Any:
-        """Return a handler that lets `behaviour` handle a call, and answers its errors. `received` returns what
-        `behaviour` receives, from what gRPC has received.
+        """Return a handler that lets `behaviour` handle a call, and answers its errors. `received` converts the request
+        from gRPC into the request that `behaviour` takes.
         """
         if isasyncgenfunction(behaviour):
 

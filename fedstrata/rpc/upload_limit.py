@@ -25,8 +25,8 @@ class UploadWait:
     received byte.
 
     The initial time is the deadline that a sender sets for one chunk, plus ten seconds. A server that knows its largest
-    payload uses the sender's deadline for this payload instead (`upload_wait`). A sender's deadline assumes twice the
-    rate `least_bytes_per_s`, so the sender gives up earlier than the server.
+    payload uses the deadline for this payload instead of one chunk (`upload_wait`). A sender's deadline assumes twice
+    the rate `least_bytes_per_s`, so the sender gives up earlier than the server.
     """
 
     first_s: float = payload_timeout_s(CHUNK_BYTES) + LATER_S

@@ -19,7 +19,9 @@ from fedstrata.tensors.exact_sum import largest_value
 
 @dataclass(frozen=True, kw_only=True)
 class Liars:
-    """Hold one attack at a parent, and the number of each attacker by its id."""
+    """Hold one attack at a parent. `numbers` maps the id of each attacker to its number: the index of a device, or the
+    number of an LPS.
+    """
 
     entry: Entry
     numbers: Mapping[str, int]
@@ -73,7 +75,9 @@ class Attacked(Rule):
         return _Lying(inner, Spool(size, folder), largest_value(max_weight), self._lies)
 
     def _lies(self, spool: Spool, children: Sequence[str]) -> dict[str, Flat]:
-        """Return the updates of the attackers among a stream's children, by id."""
+        """Return the false updates of the attackers among `children`, by id. `spool` has the updates that all children
+        have sent.
+        """
         lies: dict[str, Flat] = {}
         for attack in self._attacks:
             liars = [child for child in children if child in attack.numbers]

@@ -93,7 +93,9 @@ class Rule:
         return {}
 
     def check(self, children: Collection[str]) -> None:
-        """Raise ExperimentError if the options do not fit these ids, of all devices or of all LPSs."""
+        """Raise ExperimentError if the rule's options do not fit the run. `children` has the ids of all devices, or of
+        all LPSs.
+        """
 
     def withstands(self, children: int) -> int:
         """Return how many of `children` children may send arbitrary updates. The combined update then still has a
@@ -122,8 +124,8 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Combiner:
-    """Hold a function that combines the updates of one block, and the children's factors that the rule has chosen for
-    it.
+    """Hold a function that combines the updates of one block. If the rule chooses one factor per child, also hold these
+    factors, which are the same for all blocks.
     """
 
     combine: Callable[[Flat], Any]
@@ -168,7 +170,7 @@ class Spooled:
     """Keep the updates of one stream on disk until the end of the round."""
 
     def __init__(self, spool: Spool, limit: float) -> None:
-        """Set `limit`, the largest absolute value, as for the exact sum."""
+        """Set the file for the updates, and `limit`, the largest absolute value that an update may contain."""
         self._spool, self._limit = spool, limit
         self._weights: dict[str, int] = {}  # by accepted child
         self.is_settled = False

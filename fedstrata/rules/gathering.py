@@ -193,8 +193,8 @@ def _in_order(sizes: Sequence[int]) -> list[Route]:
 
 
 def of_updates(rule: Rule, size: int, most: Mapping[str, int], folder: Path) -> Gathering:
-    """Gather one vector of `size` values from each child. `most` maps the id of a child to the largest number of
-    examples that the child may state.
+    """Return an object that gathers one vector of `size` values from each child. `most` maps the id of a child to the
+    largest number of examples that the child may state.
     """
     return of_parts(rule, [size], most, folder)
 
@@ -209,8 +209,8 @@ def of_parts(
     counts: Sequence[bool] = (),
     weighing: Weighing = AS_STATED,
 ) -> Gathering:
-    """Gather one vector from each child, as `of_updates` does. The vector consists of streams with these sizes, one
-    after another. `whole`, `counts` and `weighing` are described in `Gathering`.
+    """Return an object that gathers one vector from each child, like `of_updates`. The vector consists of streams with
+    these sizes, one after another. `whole`, `counts` and `weighing` are described in `Gathering`.
     """
     shares = Shares(
         sizes=sizes,
@@ -239,8 +239,9 @@ def routed_shares(sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], e
 
 
 def of_streams(rule: Rule, sizes: Sequence[int], most: Mapping[str, Sequence[int]], folder: Path) -> Gathering:
-    """Gather several streams at the GPS. `most` maps the id of an LPS to the largest weight that this LPS may
-    state for each stream."""
+    """Return an object that gathers several streams at the GPS. `most` maps the id of an LPS to the largest weight that
+    this LPS may state for each stream.
+    """
     shares = Shares(
         sizes=sizes,
         most=[sum(weights[each] for weights in most.values()) for each in range(len(sizes))],

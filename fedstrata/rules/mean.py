@@ -32,7 +32,7 @@ class ExactTotal(ExactSum):
 
 
 def exact(totals: Iterable[Total]) -> list[ExactTotal]:
-    """Return the totals of a rule with `is_sum`, as exact sums."""
+    """Return the exact sums among these totals. If the rule has `is_sum`, these are all totals."""
     return [total for total in totals if isinstance(total, ExactTotal)]
 
 

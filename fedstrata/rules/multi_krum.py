@@ -15,8 +15,9 @@ from fedstrata.rules.products import ByProducts, Numbers, Updates
 
 class MultiKrum(ByProducts):
     """Take the mean of the updates with the lowest scores. A score is the sum of the squared distances to the closest
-    other updates. With n children and f attackers, a score has n − f − 2 distances, and the mean has n − f updates, at
-    least three. Each child counts once, so a false number of examples changes nothing.
+    other updates. With n children and f attackers, a score has n − f − 2 distances, and the mean has n − f updates. For
+    this, f is at most n − 3, so the mean has at least three updates. Each child counts once, so a false number of
+    examples changes nothing.
     """
 
     class Options(RuleSettings):

@@ -62,7 +62,9 @@ class Updates:
         return units
 
     def _sums(self, shape: tuple[int, ...], multiply: Callable[[Numbers], Numbers]) -> NDArray[np.int64]:
-        """Return the sum of products over all elements, in units of the updates. Each piece's sum is exact."""
+        """Return the sum of `multiply` over all pieces of the updates. The argument of `multiply` is a piece in whole
+        multiples of `_units`. The sum of each piece is exact.
+        """
         sums = np.zeros(shape, np.int64)
         for piece in self._pieces():
             sums += multiply(piece).astype(np.int64)

@@ -31,7 +31,7 @@ class TrimmedMean(AllUpdates):
         return combined
 
     def withstands(self, children: int) -> int:
-        """Return how many of the largest values, and how many of the smallest, are left out. The share is an exact
-        decimal.
+        """Return how many of the largest values are left out, which is also the number of smallest values that are left
+        out. It is `cut` times `children`, rounded down. `cut` is used as the exact decimal number that the file states.
         """
         return int(Fraction(repr(self.options.cut)) * children)

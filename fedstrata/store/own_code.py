@@ -103,7 +103,7 @@ def _own_names(node: Any) -> Iterator[str]:
 
 
 def _sha256(path: Path) -> str:
-    """Return the digest of a file. In code, both kinds of line ends have the same digest."""
+    """Return the SHA-256 of a file. In Python files, a line end of Windows is treated like a line end of Unix."""
     if path.suffix != ".py":
         return sha256_of(path, "data.folder")
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()

@@ -61,8 +61,8 @@ class Child:
         return self.offset > 0 or self.upload is not None
 
     def switch(self, name: str) -> None:
-        """Note that the child continues with another update. Raises PayloadError if the child does this for the second
-        time in a round.
+        """Note that the child continues with another update. `name` is the child's id, for the error. Raises
+        PayloadError if the child does this for the second time in a round.
         """
         if self.has_switched:
             raise PayloadError(f"{name} has changed to another update for the second time in a round; once is allowed")
@@ -169,8 +169,8 @@ class Children:
         return child.state if child else None
 
     def release(self, names: Collection[str]) -> None:
-        """Take awaited children out of the round, because their updates belong to later rounds. The quorum is of the
-        other children from now on.
+        """Take awaited children out of the round, because their updates belong to later rounds. From now on, the quorum
+        is a share of the children that remain in the round.
         """
         for name in names:
             del self._children[name]
@@ -239,8 +239,8 @@ class Children:
             )
 
     def keeps(self, child_id: str) -> bool:
-        """Return whether the complete update of a refused child stays in the sum. If the sum is emptied later, the
-        child is excluded.
+        """Return whether a child that is now refused has a complete update in the sum. This update then stays in the
+        sum. If the sum is emptied later, the child is excluded.
         """
         child = self._children.get(child_id)
         if child is None or child.state is not ChildState.ACCEPTED:

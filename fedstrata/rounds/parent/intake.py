@@ -152,7 +152,7 @@ class Intake(Children):
     # --- faults and deadlines -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Continue without a child. Empty the sum if it has a part of the child's update, or if updates are masked."""
+        """Continue without a child, and remove its values. If this fails or updates are masked, empty the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return

@@ -163,7 +163,7 @@ class Masked(Stage):
 
     def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
         """Note that a child has sent its key. If the key differs from the key in the roster, all children mask their
-        updates again. Return True if the roster is now complete.
+        updates again. Return True if this key completes the roster.
 
         With `has_masked`, the child has already masked its update of this round. For this round, the child's key in the
         roster then stays valid. The new key is for the next global round.

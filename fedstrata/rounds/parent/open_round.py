@@ -157,8 +157,8 @@ class OpenRound:
         return self.number if earlier is None else int(earlier.header.round)
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the number of the model that the parent sends to a child, and the bytes of the model and its header.
-        The round's deadline and timeline depend on these values.
+        """Return the transfer of the child's model: the bytes of the model and its header, and the number of the
+        cluster that the model belongs to. The round's deadline and timeline depend on these values.
         """
         return self.offer_to(child_id).transfer
 

@@ -103,8 +103,8 @@ def _check_factors(said: pb.Factors, of: str) -> None:
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
-    """Raise PayloadError if the sums of a task are impossible. The error message begins with `who`. If there are no
-    examples, `sums` may be empty.
+    """Raise PayloadError if the sums that a measurement reports, such as the sum of losses, are impossible for the
+    task. The error message begins with `who`. If there are no examples, `sums` may be empty.
     """
     if len(sums) != len(task.sums) and (num_examples or sums):
         raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")

@@ -264,8 +264,8 @@ class Announcing(OnTime):
 
 @dataclass
 class Contributing(Announcing):
-    """Take the updates that arrive in this round. Other updates stay at their devices until the round in which they
-    arrive. Updates that were announced in an earlier round are not announced again.
+    """Take the updates that arrive before this round closes, by the run's clock. Other updates stay at their devices
+    until the round in which they arrive. Updates that were announced in an earlier round are not announced again.
     """
 
     @property
@@ -279,9 +279,9 @@ class Contributing(Announcing):
         self._has_decided = False  # whether the updates of the round have been decided once
 
     async def gather(self) -> None:
-        """Wait until the round closes, and then until its updates have arrived. If a device is refused, decide again,
-        without this device's update, when the round closes. It then closes later, or with the same other updates. So
-        the round keeps all other updates that it has.
+        """Wait until the round closes, and then until its updates have arrived. If a device is refused, compute again
+        when the round closes, without this device's update. The round then closes later, or it closes with the same
+        other updates. So no other update leaves the round.
         """
         intake, refused = self._around.opened.intake, None
         while refused != intake.excluded:
@@ -297,8 +297,9 @@ class Contributing(Announcing):
                 intake.exclude_late()
 
     def _must_decide(self) -> bool:
-        """Return true also if a decision is repeated and all other updates are here, because the refused device then
-        still belongs to the round.
+        """Return whether the round must decide which updates it takes. If children are at work, a repeated decision is
+        needed even if all other updates of the round are here. Until then, the refused device still belongs to the
+        round.
         """
         return super()._must_decide() or (self._has_decided and bool(self._updates()))
 
@@ -313,7 +314,9 @@ class Contributing(Announcing):
         return [name for name in self._children if name not in excluded]
 
     def _updates(self) -> dict[str, Exchanged]:
-        """Return the updates of all children at work. On the real clock, some have not announced theirs yet."""
+        """Return the updates of all children at work. A child without an announcement has an empty entry, which is
+        possible on the real clock.
+        """
         silent = Exchanged()
         return {name: self.announced.get(name, silent) for name in self._at_work()}
 

@@ -80,6 +80,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "grouping {folder}/small.yaml",
         [r"\|  \| one_shot \|", rf"\|  \| {N} ± {N} \|"],
     ),
+    "twin": (
+        "twin {folder}/twin --rounds 2 --cases unlinked",
+        [rf"\| unlinked \| {topology}( \| {N}){{2}} \| [+-]\d+\.\d \|" for topology in ("calibrated", "one LPS")],
+    ),
     "rules": (
         "rules --sizes 4x1",
         [r"\| updates x MB \| rule \|.*", *(rf"\| 4x1 \| {rule}( \| {N}){{3}} \|" for rule in RULES)],

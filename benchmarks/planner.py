@@ -1,9 +1,10 @@
 """Compare plans with the best candidate of a search: all candidates are trained, and the planner trains some of them.
 
-    python -m benchmarks.planner SEARCH DIR [--targets 0.8 0.85] [--trainings 20] [--seed 2] [--default AXIS=CHOICE ...]
+    python -m benchmarks.planner SEARCH DIR [--targets 0.8] [--trainings 20] [--seeds 2 3] [--default AXIS=CHOICE ...]
 
-First all candidates are trained in `DIR`, a sweep's folder, with one seed, by default the first of the search file.
-The same call continues an interrupted one. Then the search is repeated on these records for each target and each aim.
+First all candidates are trained in `DIR`, a sweep's folder, with some seeds, by default those of the search file. The
+same call continues an interrupted one. Then the search is repeated on these records for each target and each aim. What
+a candidate needs is the mean over the seeds.
 Regret is what the plan measured above the best candidate, as a share of the best. Random choices and a genetic search
 (uniform crossover, mutation 0.2, a population of 8) get the same number of trainings. Over 200 draws of each, the table
 has the median regret, and the share of draws within 5 % of the best.
@@ -23,10 +24,9 @@ from statistics import fmean, median
 
 from scipy.stats import kendalltau
 
-from emulator.planner.costs import used_until
-from emulator.planner.plan import first_state, reached_at, rounds_of
-from emulator.planner.resources import Amounts, Resource
-from emulator.planner.search import Candidate, SearchState, trained_until_found
+from emulator.planner.plan import first_state, reached_by, used_by
+from emulator.planner.resources import Resource
+from emulator.planner.search import Candidate, Reached, SearchState, trained_until_found
 from emulator.planner.search_file import load_search
 from emulator.results.read_record import RunRecord
 from emulator.sweeps.file import Place
@@ -35,6 +35,7 @@ from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.sweep_progress import SweepDisplay
 
 DRAWS, POPULATION, PARENTS, MUTATION, NEAR = 200, 8, 6, 0.2, 0.05
+Records = Mapping[Place, Sequence[RunRecord]]  # a record per seed
 Needs = Mapping[Place, float]  # what each candidate measured; infinite if it missed the target
 Draw = Callable[[Sequence[Candidate], Needs, int, random.Random], float]
 
@@ -48,13 +49,11 @@ class Replayed:
     tau: float
 
 
-def replayed(
-    start: SearchState, records: Mapping[Place, RunRecord], needs: Needs, *, target: float, most: int
-) -> Replayed:
+def replayed(start: SearchState, records: Records, needs: Needs, *, target: float, most: int) -> Replayed:
     """Repeat a search on the records of all candidates."""
 
-    def known(wanted: Sequence[Candidate]) -> dict[str, list[float]]:
-        return {each.models: rounds_of([records[each.place]], target) for each in wanted}
+    def known(wanted: Sequence[Candidate]) -> dict[str, Reached]:
+        return {each.models: reached_by(records[each.place], target) for each in wanted}
 
     now, trained = trained_until_found(start, most, known)
     pairs = [
@@ -117,12 +116,9 @@ def regret_of(chosen: Candidate, needs: Needs) -> str:
     return f"{regret:.3f}" if math.isfinite(regret) else "missed"
 
 
-def needs_of(records: Mapping[Place, RunRecord], target: float) -> dict[Resource, dict[Place, float]]:
+def needs_of(records: Records, target: float) -> dict[Resource, dict[Place, float]]:
     """Return what each candidate measured until the target, by resource."""
-    reached = {place: reached_at(record, target) for place, record in records.items()}
-    used: dict[Place, Amounts] = {
-        place: used_until(records[place], number) for place, number in reached.items() if number is not None
-    }
+    used = {place: amounts for place, of_place in records.items() if (amounts := used_by(of_place, target)) is not None}
     there = [name for name in Resource if all(name in each for each in used.values())]
     return {name: {place: used[place][name] if place in used else math.inf for place in records} for name in there}
 
@@ -134,24 +130,25 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--targets", type=float, nargs="+")
     parser.add_argument("--trainings", type=int)
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--default", nargs="+", default=[], metavar="AXIS=CHOICE")
     given = parser.parse_args()
     search = load_search(given.search)
-    seed = search.file.seeds[0] if given.seed is None else given.seed
-    if seed not in search.file.seeds:
-        parser.error(f"--seed is {seed}, but the search has the seeds {', '.join(map(str, search.file.seeds))}")
+    seeds = given.seeds or search.file.seeds
+    if not set(seeds) <= set(search.file.seeds):
+        parser.error(f"--seeds: the search has only the seeds {', '.join(map(str, search.file.seeds))}")
     start, most = first_state(search, given.search), given.trainings or search.file.trainings
     untrained = [
         default_of(start.candidates, dict(each.split("=", 1) for each in given.default)),
         cheapest_round(start.candidates),
     ]
-    whole = search.sweep.only(run for run in search.sweep.runs if run.seed == seed)
+    whole = search.sweep.only(run for run in search.sweep.runs if run.seed in seeds)
     done = sweep(SweepRequest(sweep=whole, store=SharedFolder(given.folder), jobs=None), SweepDisplay())
     if done.failure is not None:
         raise done.failure
-    records = {place: record for (place, _), record in done.results.records.items()}
-    print(f"{len(start.candidates)} candidates, {len(start.by_models)} different models, seed {seed}\n")
+    records = {each.place: [done.results.records[each.place, seed] for seed in seeds] for each in start.candidates}
+    of = f"{len(start.candidates)} candidates, {len(start.by_models)} different models"
+    print(f"{of}, seeds {', '.join(map(str, seeds))}\n")
     print("| target | aim | reach it | trainings | regret | tau | random | genetic | default | cheapest round |")
     print("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for target in given.targets or [search.file.target]:

@@ -3,15 +3,17 @@ used.
 """
 
 from collections import defaultdict
+from statistics import fmean
 
 from emulator.estimates.asynchronous_times import Timeline, timeline_of
 from emulator.estimates.check import asked_devices, model_size, payloads_of
-from emulator.estimates.check_times import expected_homes, expected_times
+from emulator.estimates.check_times import expected_homes, expected_times, trained_in
 from emulator.planner.resources import Amounts, Resource
 from emulator.results.read_record import RunRecord
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.experiment import Experiment
+from fedstrata.partitions import example_counts
 from fedstrata.record.energy import ENERGY
 from fedstrata.record.timeline import FLOWS
 from fedstrata.v1 import rounds_pb2 as pb
@@ -37,6 +39,14 @@ def costs_of_round(experiment: Experiment) -> Amounts:
         Resource.JOULES: trained * expected.device_fj / JOULE_FJ,
     }
     return _counted(experiment, found)
+
+
+def work_of_round(experiment: Experiment) -> float:
+    """Return on how many examples, with repetitions, an asked device trains in an average global round. Raises
+    FedstrataError if the data are not on this machine.
+    """
+    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
+    return experiment.training.lps_rounds_per_global_round * fmean(trained_in(experiment, counts, 0))
 
 
 def used_until(record: RunRecord, global_round: int) -> Amounts:

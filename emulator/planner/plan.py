@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from emulator.planner.costs import costs_of_round, used_until
+from emulator.planner.costs import costs_of_round, used_until, work_of_round
 from emulator.planner.learning import models_digest
 from emulator.planner.resources import Amounts
-from emulator.planner.search import SHARES, Candidate, SearchState, trained_until_found
+from emulator.planner.search import SHARES, Candidate, Reached, SearchState, trained_until_found
 from emulator.planner.search_file import Search, load_search
 from emulator.results.best_round import best_round, measured_rounds
 from emulator.results.output import check_unused
@@ -61,16 +61,16 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
     _check_limits(state, path)
     records: dict[Place, list[RunRecord]] = {}
 
-    def train(wanted: Sequence[Candidate]) -> dict[str, list[float]]:
+    def train(wanted: Sequence[Candidate]) -> dict[str, Reached]:
         records.update(_trained(search, wanted, out, jobs, display))
-        return {each.models: rounds_of(records[each.place], search.file.target) for each in wanted}
+        return {each.models: reached_by(records[each.place], search.file.target) for each in wanted}
 
     state, trained = trained_until_found(state, search.file.trainings, train)
     part = _part(search, trained)
     written_results(part, out / TRAININGS, part.runs)
     if state.best is None:
         raise ExperimentError(_unreached(state, records, search.file.target))
-    used = {each.place: _used(records[each.place], search.file.target) for each in trained}
+    used = {each.place: used_by(records[each.place], search.file.target) for each in trained}
     measured = {place: amounts for place, amounts in used.items() if amounts is not None}
     return Plan(search=search, state=state, best=state.best, trained=trained, measured=measured)
 
@@ -97,7 +97,12 @@ def first_state(search: Search, path: Path) -> SearchState:
     first = [run for run in search.sweep.runs if run.seed == search.file.seeds[0]]
     check_runs(first)
     candidates = [
-        Candidate(place=run.place, models=models_digest(run.experiment), costs=costs_of_round(run.experiment))
+        Candidate(
+            place=run.place,
+            models=models_digest(run.experiment),
+            costs=costs_of_round(run.experiment),
+            work=work_of_round(run.experiment),
+        )
         for run in first
     ]
     for each in candidates:
@@ -130,11 +135,12 @@ def _check_limits(state: SearchState, path: Path) -> None:
     raise ExperimentError(f"{path}: no candidate keeps all limits for one global round; raise one of them")
 
 
-def rounds_of(records: Sequence[RunRecord], target: float) -> list[float]:
-    """Return the mean number of global rounds until runs reach each part of the target (a share in `SHARES`). The
-    number is infinite if a run misses the part.
-    """
-    return [fmean(reached_at(record, target, share) or math.inf for record in records) for share in SHARES]
+def reached_by(records: Sequence[RunRecord], target: float) -> Reached:
+    """Return when the runs of a candidate reached the target."""
+    return Reached(
+        rounds=fmean(reached_at(record, target) or math.inf for record in records),
+        moments=[fmean(moment_of(record, target, share) for record in records) for share in SHARES],
+    )
 
 
 def reached_at(record: RunRecord, target: float, share: float = 1.0) -> int | None:
@@ -145,7 +151,22 @@ def reached_at(record: RunRecord, target: float, share: float = 1.0) -> int | No
     return next((number for number, value in rounds.items() if metric.is_reached(value, target, share)), None)
 
 
-def _used(records: Sequence[RunRecord], target: float) -> Amounts | None:
+def moment_of(record: RunRecord, target: float, share: float) -> float:
+    """Return the moment between two measured global rounds at which the metric reaches a part of the target, if it
+    changes evenly between them. If it is reached in the first measured round, return the middle of this round. If the
+    run never reaches this part, return infinity.
+    """
+    number = reached_at(record, target, share)
+    if number is None:
+        return math.inf
+    rounds, part = measured_rounds(record), record.headline.part_of(target, share)
+    before = max((each for each in rounds if each < number), default=None)
+    if before is None:
+        return number / 2
+    return before + (number - before) * (part - rounds[before]) / (rounds[number] - rounds[before])
+
+
+def used_by(records: Sequence[RunRecord], target: float) -> Amounts | None:
     """Return the mean of what some runs used until the target. If one missed the target, return None."""
     reached = [(record, number) for record in records if (number := reached_at(record, target)) is not None]
     if len(reached) < len(records):
@@ -156,7 +177,7 @@ def _used(records: Sequence[RunRecord], target: float) -> Amounts | None:
 
 def _unreached(state: SearchState, records: Mapping[Place, Sequence[RunRecord]], target: float) -> str:
     """Return why there is no plan: no training reached the target, or none within the limits."""
-    until = {name: found[-1] for name, found in state.trained.items() if math.isfinite(found[-1])}
+    until = {name: each.rounds for name, each in state.trained.items() if math.isfinite(each.rounds)}
     if reached := [each for each in state.candidates if each.models in until]:
         least = min(reached, key=lambda each: until[each.models] * each.costs[state.aim])
         needs = least.needs(until[least.models])

@@ -1,16 +1,18 @@
 """Choose which candidates to train, and which one is the plan. Nothing here trains, reads or writes.
 
-Candidates that train the same models need only one training. For untrained candidates, the number of global rounds
-until the target is predicted: its logarithm is a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). The
-fit also uses the rounds until parts of the target, so trainings that miss the target are not useless. For each
-untrained candidate, assume that its number of rounds is two standard deviations below the prediction. The planner next
-trains the candidate that is then the cheapest.
+Candidates that train the same models need only one training. For untrained candidates, the moment at which they reach
+the target is predicted, in global rounds. Its logarithm is a multiple of the logarithm of a device's work in a global
+round, plus a sum over axes, fitted by Bayesian ridge regression (MacKay 1992). The fit also uses the moments at which
+trainings reached parts of the target, so trainings that miss the target are not useless. For each untrained candidate,
+assume that its moment is two standard deviations before the prediction. The planner next trains the candidate that is
+then the cheapest.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +25,19 @@ BATCH = 4  # trainings between two predictions; the same on every machine, so th
 Floats = NDArray[np.float64]
 DIGITS = 6  # of predictions, so that the last bits of a processor change no plan
 SHARES = (0.5, 0.7, 0.85, 0.95, 1.0)  # parts of the target, see `Metric.is_reached`
+BY_AXES = 0.1  # how much axes may count in the prediction; the work may count 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Describe a candidate: its place in the sweep of all candidates, the digest of its models (`models_digest`), and
-    how much of each resource a global round uses.
+    """Describe a candidate: its place in the sweep of all candidates, the digest of its models (`models_digest`), how
+    much of each resource a global round uses, and on how many examples a device trains in a global round.
     """
 
     place: Place
     models: str
     costs: Amounts
+    work: float
 
     @property
     def choices(self) -> Choices:
@@ -51,34 +55,37 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reached:
+    """Hold when a candidate's trainings reached the target, as means over their seeds.
+
+    `moments` has a number for each part of the target in `SHARES`: the moment between two global rounds at which the
+    metric reached the part, if it changes evenly between rounds. Numbers are infinite if a training missed the part.
+    """
+
+    rounds: float  # the number of global rounds until the target
+    moments: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rounds:
     """Hold the number of global rounds until the target: from a training, or predicted. A prediction also has the
-    standard deviation of the number's logarithm.
+    number for a moment two standard deviations before the predicted moment.
     """
 
     number: float  # infinite: a training did not reach the target
-    deviation: float = 0.0
-    is_trained: bool = True
-
-    @property
-    def least(self) -> float:
-        """The number of rounds two standard deviations below the prediction, at least 1."""
-        return max(1.0, self.number * math.exp(-2 * self.deviation))
+    least: float
+    is_trained: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Hold the candidates of a search, and the results of the trainings so far.
-
-    `trained` maps `Candidate.models` to a list with the mean number of global rounds until each part of the target in
-    `SHARES`. The number is infinite if a training missed the part.
-    """
+    """Hold the candidates of a search, and the results of the trainings so far by `Candidate.models`."""
 
     candidates: Sequence[Candidate]
     aim: Resource
     limits: Mapping[Resource, float]
     most_rounds: int  # global rounds of a training
-    trained: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    trained: Mapping[str, Reached] = field(default_factory=dict)
 
     @cached_property
     def by_models(self) -> dict[str, list[Candidate]]:
@@ -98,24 +105,30 @@ class SearchState:
         """The rounds until the target, trained or predicted, by the digest of models. Before the first training, the
         mapping is empty.
         """
-        found = {name: Rounds(number=rounds[-1]) for name, rounds in self.trained.items()}
+        trained = self.trained.items()
+        found = {name: Rounds(number=each.rounds, least=each.rounds, is_trained=True) for name, each in trained}
         names, waiting = list(found), [name for name in self.by_models if name not in found]
         if not names or not waiting:
             return found
-        means, deviations = self._predicted(names, waiting)
-        for name, mean, deviation in zip(waiting, means.tolist(), deviations.tolist(), strict=True):
-            number = max(1.0, round(math.exp(mean), DIGITS))
-            found[name] = Rounds(number=number, deviation=deviation, is_trained=False)
+        # A run ends with a whole round, some time after the moment.
+        later = [each.rounds - each.moments[-1] for _, each in trained if math.isfinite(each.rounds)]
+        rest = fmean(later) if later else 0.5
+        logs = zip(*self._predicted(names, waiting), strict=True)
+        for name, (mean, deviation) in zip(waiting, logs, strict=True):
+            number, least = (max(1.0, round(math.exp(log) + rest, DIGITS)) for log in (mean, mean - 2 * deviation))
+            found[name] = Rounds(number=number, least=least, is_trained=False)
         return found
 
     def _predicted(self, names: Sequence[str], waiting: Sequence[str]) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation of the logarithm of the rounds of waiting models. `names` were trained."""
+        """Return mean and standard deviation of the logarithm of the moment at which waiting models reach the target.
+        `names` were trained.
+        """
         inputs, shares = self._inputs([*names, *waiting]), np.eye(len(SHARES))
         reached = [
-            (np.concatenate((inputs[row], shares[share])), math.log(rounds))
+            (np.concatenate((inputs[row], shares[share])), math.log(moment))
             for row, name in enumerate(names)
-            for share, rounds in enumerate(self.trained[name])
-            if math.isfinite(rounds)
+            for share, moment in enumerate(self.trained[name].moments)
+            if math.isfinite(moment)
         ]
         if not reached:  # nothing is known but that the target is far
             return np.full(len(waiting), math.log(self.most_rounds)), np.ones(len(waiting))
@@ -124,10 +137,14 @@ class SearchState:
         return _regressed(known, logs, asked)
 
     def _inputs(self, names: Sequence[str]) -> Floats:
-        """Return a row per model, with a 1 for each choice on an axis that changes models."""
-        firsts = [self.by_models[name][0].choices for name in names]
-        pairs = list(dict.fromkeys((axis, choices[axis]) for axis in self.axes for choices in firsts))
-        return np.array([[float(choices[axis] == choice) for axis, choice in pairs] for choices in firsts])
+        """Return a row per model: the logarithm of its work, standardised, and a number above 0 for each of its choices
+        on axes that change models.
+        """
+        firsts = [self.by_models[name][0] for name in names]
+        work = np.log([each.work for each in firsts])
+        pairs = list(dict.fromkeys((axis, each.choices[axis]) for axis in self.axes for each in firsts))
+        chosen = [[BY_AXES * (each.choices[axis] == choice) for axis, choice in pairs] for each in firsts]
+        return np.column_stack(((work - work.mean()) / (work.std() or 1.0), np.array(chosen).reshape(len(names), -1)))
 
     def next(self, most: int) -> list[Candidate]:
         """Return the candidates to train next: at most `most`, and at most `BATCH`. The list is empty if no untrained
@@ -198,7 +215,7 @@ class SearchState:
 
 
 def trained_until_found(
-    state: SearchState, most: int, train: Callable[[Sequence[Candidate]], Mapping[str, Sequence[float]]]
+    state: SearchState, most: int, train: Callable[[Sequence[Candidate]], Mapping[str, Reached]]
 ) -> tuple[SearchState, list[Candidate]]:
     """Train candidates until no untrained candidate can be the plan, or until `most` are trained. Return the last
     state, and the trained candidates in the order of training. `train` trains some candidates, and returns their
@@ -212,7 +229,7 @@ def trained_until_found(
 
 
 def _regressed(known: Floats, logs: Floats, inputs: Floats) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the logarithm of rounds for each row of `inputs`."""
+    """Return mean and standard deviation of the logarithm of the moment for each row of `inputs`."""
     from sklearn.linear_model import BayesianRidge
 
     means, deviations = BayesianRidge().fit(known, logs).predict(inputs, return_std=True)

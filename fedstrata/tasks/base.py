@@ -74,12 +74,15 @@ class Metric:
         return (min if self.higher_is_better else max)(values, default=None)
 
     def is_reached(self, value: float, final: float, share: float) -> bool:
-        """Return whether a value is nearly as good as the final value. If `share` is 0.95, an accuracy must be at least
-        0.95 times the final accuracy. An error must be at most 1 / 0.95 times the final error.
+        """Return whether a value is nearly as good as the final value, see `part_of`."""
+        part = self.part_of(final, share)
+        return value >= part if self.higher_is_better else value <= part
+
+    def part_of(self, final: float, share: float) -> float:
+        """Return the value that is a part of the final value. If `share` is 0.95, it is 0.95 times the final accuracy,
+        and 1 / 0.95 times the final error.
         """
-        grows = self.higher_is_better == (final >= 0)
-        enough = final * share if grows else final / share
-        return value >= enough if self.higher_is_better else value <= enough
+        return final * share if self.higher_is_better == (final >= 0) else final / share
 
     @property
     def range(self) -> tuple[float, float]:

@@ -117,7 +117,7 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     "planner": (
         "planner {folder}/search.yaml {folder}/all --targets 0.1 --trainings 2 --default links.device-lps.preset=lte",
         [
-            "4 candidates, 2 different models, seed 3",
+            "4 candidates, 2 different models, seeds 3",
             rf"\| 0.1 \| seconds \| 2 \| 2 \| 0.000 \| {N} \| .* \(\d+%\)( \| ({N}|missed)){{2}} \|",
         ],
     ),

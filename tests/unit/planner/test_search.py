@@ -11,7 +11,7 @@ import pytest
 from emulator.planner.learning import learning_axes
 from emulator.planner.output import pareto
 from emulator.planner.resources import Resource
-from emulator.planner.search import BATCH, SHARES, Candidate, SearchState, trained_until_found
+from emulator.planner.search import BATCH, SHARES, Candidate, Reached, SearchState, trained_until_found
 from emulator.sweeps.file import Place
 
 AXES = {"lps": (1, 2, 4, 8, 16), "steps": (1, 2, 4, 8, 10), "share": (0.25, 0.5, 0.75, 1.0), "link": ("lte", "wifi")}
@@ -25,7 +25,8 @@ def candidates(seconds: Callable[[Mapping[str, object]], float]) -> list[Candida
         place = Place(cell="base", setting=tuple((axis, str(value)) for axis, value in choices.items()))
         models = str([choices[axis] for axis in ("lps", "steps", "share")])
         costs = {Resource.SECONDS: seconds(choices), Resource.DEVICE_BYTES: 1000.0 * float(str(choices["share"]))}
-        found.append(Candidate(place=place, models=models, costs=costs))
+        work = float(str(choices["steps"]))
+        found.append(Candidate(place=place, models=models, costs=costs, work=work))
     return found
 
 
@@ -40,9 +41,18 @@ def rounds_of(each: Candidate, noise: float, seed: int) -> float:
     return max(1.0, round(80 * lps**0.1 * steps**-0.6 * share**-0.4 * math.exp(noise * drawn)))
 
 
-def curve(rounds: float) -> list[float]:
-    """Return the rounds until each part of the target, if learning slows down towards it."""
-    return [max(1.0, rounds * share**3) for share in SHARES]
+def curve(rounds: float) -> Reached:
+    """Return when the parts of the target are reached, if learning slows down towards the target, and if this happens
+    in the middle of a round.
+    """
+    return Reached(rounds=rounds, moments=[(rounds - 0.5) * share**3 for share in SHARES])
+
+
+def missed(rounds: float, share: float = 0.0) -> Reached:
+    """Return the same for a training that ends after a part of the target."""
+    moments = curve(rounds).moments
+    known = [moment if each <= share else math.inf for each, moment in zip(SHARES, moments, strict=True)]
+    return Reached(rounds=math.inf, moments=known)
 
 
 def state(limits: Mapping[Resource, float] | None = None) -> SearchState:
@@ -52,7 +62,7 @@ def state(limits: Mapping[Resource, float] | None = None) -> SearchState:
 def searched(start: SearchState, trainings: int, noise: float, seed: int) -> SearchState:
     seen: set[str] = set()
 
-    def train(wanted: Sequence[Candidate]) -> dict[str, list[float]]:
+    def train(wanted: Sequence[Candidate]) -> dict[str, Reached]:
         assert len(wanted) <= BATCH
         assert not {each.models for each in wanted} & seen
         seen.update(each.models for each in wanted)
@@ -108,16 +118,13 @@ def test_the_search_ends_when_no_other_candidate_can_win() -> None:
 
 def test_a_training_that_misses_the_target_is_no_plan_but_tells_how_fast_others_are() -> None:
     start = state()
-    missed = {
-        each.models: [
-            rounds if share < 0.9 else math.inf
-            for share, rounds in zip(SHARES, curve(rounds_of(each, 0.0, 0)), strict=True)
-        ]
+    slow_ones = {
+        each.models: missed(rounds_of(each, 0.0, 0), 0.85)
         for each in start.candidates
         if each.choices["steps"] in {"1", "2"}
     }
-    one = next(each for each in start.candidates if each.models not in missed)
-    after = replace(start, trained={**missed, one.models: curve(rounds_of(one, 0.0, 0))})
+    one = next(each for each in start.candidates if each.models not in slow_ones)
+    after = replace(start, trained={**slow_ones, one.models: curve(rounds_of(one, 0.0, 0))})
     assert after.best is not None
     assert after.best.models == one.models
     slow = next(
@@ -131,7 +138,7 @@ def test_a_search_goes_on_if_no_training_reaches_anything() -> None:
     for _ in range(4):
         wanted = now.next(4)
         assert wanted
-        now = replace(now, trained={**now.trained, **{each.models: [math.inf] * len(SHARES) for each in wanted}})
+        now = replace(now, trained={**now.trained, **{each.models: missed(9.0) for each in wanted}})
     assert now.best is None
 
 
@@ -150,7 +157,7 @@ def test_the_plan_keeps_limits_although_others_are_cheaper() -> None:
 def test_of_equal_candidates_the_one_that_needs_less_of_the_rest_is_first() -> None:
     places = [Place(cell="base", setting=(("lps", name),)) for name in ("8", "1")]
     both = [
-        Candidate(place=place, models="same", costs={Resource.SECONDS: 2.0, Resource.LPS_GPS_BYTES: amount})
+        Candidate(place=place, models="same", costs={Resource.SECONDS: 2.0, Resource.LPS_GPS_BYTES: amount}, work=1.0)
         for place, amount in zip(places, (80.0, 10.0), strict=True)
     ]
     now = SearchState(candidates=both, aim=Resource.SECONDS, limits={}, most_rounds=9, trained={"same": curve(3.0)})

@@ -8,7 +8,7 @@ round takes, for the calibrated run itself and for runs on topologies that it ha
 row of the table has the median of a run's global rounds, the prediction, and how far the prediction is off.
 
 Runs are processes of this machine or, with `--kubernetes`, pods. `VALUES` is a file of chart values. `DIR` keeps the
-records, and the same call continues an interrupted one.
+records, and runs that have one are not repeated. After an interruption, remove the folder of the unfinished run.
 """
 
 import argparse

@@ -58,8 +58,8 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Save the report at the start of a global round, before the GPS opens this round. Keep the reports of the two
-        previous global rounds, because the GPS may return to them. Delete older reports.
+        """Save the report at the start of a global round, even if the GPS has not opened this round yet. Keep the
+        reports of the two previous global rounds, because the GPS may return to them. Delete older reports.
         """
         write_report(self._path(global_round), report)
         self._path(global_round - 1 - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)

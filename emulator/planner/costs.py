@@ -7,7 +7,7 @@ from statistics import fmean
 
 from emulator.estimates.asynchronous_times import Timeline, timeline_of
 from emulator.estimates.check import asked_devices, model_size, payloads_of
-from emulator.estimates.check_times import expected_homes, expected_times, trained_in
+from emulator.estimates.check_times import expected_homes, expected_times, rounds_looked_at, trained_in
 from emulator.planner.resources import Amounts, Resource
 from emulator.results.read_record import RunRecord
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
@@ -42,11 +42,13 @@ def costs_of_round(experiment: Experiment) -> Amounts:
 
 
 def work_of_round(experiment: Experiment) -> float:
-    """Return on how many examples, with repetitions, an asked device trains in an average global round. Raises
-    FedstrataError if the data are not on this machine.
+    """Return on how many examples, with repetitions, an asked device trains in an average global round, at least 1.
+    Raises FedstrataError if the data are not on this machine.
     """
-    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
-    return experiment.training.lps_rounds_per_global_round * fmean(trained_in(experiment, counts, 0))
+    counts, training = example_counts(experiment, load_dataset(experiment.data, experiment.seed)), experiment.training
+    rounds = rounds_looked_at(training, None)
+    trained = [fmean(trained_in(experiment, counts, number)) for number in range(rounds)]
+    return max(1.0, training.lps_rounds_per_global_round * fmean(trained))
 
 
 def used_until(record: RunRecord, global_round: int) -> Amounts:

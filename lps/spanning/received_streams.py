@@ -111,6 +111,7 @@ class ReceivedStreams(Holding):
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
+        await asyncio.to_thread(self._reports.save, received.round, report)
         await self._start_from(received)
 
     async def go_back(self, received: ReceivedModel) -> gps_pb.ReportHeader:
@@ -194,7 +195,7 @@ class ReceivedStreams(Holding):
         """Save the report, and return this LPS's update of every stream.
 
         Only this LPS has the report's last row. The LPS may be restarted after its update, when the GPS has already
-        closed the round. The LPS then continues with the saved report, and the GPS ignores rows that it has already.
+        closed the round. The LPS then continues with the saved report.
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)

@@ -25,7 +25,7 @@ BATCH = 4  # trainings between two predictions; the same on every machine, so th
 Floats = NDArray[np.float64]
 DIGITS = 6  # of predictions, so that the last bits of a processor change no plan
 SHARES = (0.5, 0.7, 0.85, 0.95, 1.0)  # parts of the target, see `Metric.is_reached`
-BY_AXES = 0.1  # how much axes may count in the prediction; the work may count 1
+BY_AXES = 0.2  # how much axes may count in the prediction; the work may count 1
 
 
 @dataclass(frozen=True, kw_only=True)

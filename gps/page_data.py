@@ -90,7 +90,9 @@ def parts_of(run: Run) -> dict[str, Any]:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """Return the parts with the record's summary or, before the record is written, the summary of the run so far."""
+    """Return the parts of the page's document with the record's summary. Before the record is written, they have the
+    summary of the run so far.
+    """
     if run.has_record:
         return summary_parts(read_summary(run.record_folder / "summary.json"))
     result = replace(result_so_far(run), status="failed", wall_seconds=_begun(run.journal.phases()))

@@ -256,7 +256,7 @@ def _seconds(command: list[str], setting: Setting, timeout_s: float = 120) -> fl
 
 
 def workers(setting: Setting) -> Iterator[Row]:
-    """Measure BlazeFL's CNN work with several numbers of processes, and count the models that come out."""
+    """Measure BlazeFL's CNN work with several numbers of processes. Count the different models that the runs give."""
     experiment, folder = HERE / "workers.yaml", setting.new_folder()
     small = ["partition.devices=4", "training.local_epochs=1"] if setting.is_quick else []
     models: dict[str, set[str]] = {"fedstrata": set(), "BlazeFL": set()}

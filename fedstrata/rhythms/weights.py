@@ -38,7 +38,7 @@ class UpdateFactors(Protocol):
 
 
 class Even:
-    """Weigh each update by its examples: F = 1."""
+    """Weigh each update only by its examples, so the factor F is 1."""
 
     most = 1
 

@@ -6,7 +6,8 @@ a wheel of its own. An index that does not answer is named in a line.
 
 It also writes hashes-cuda.txt: the further wheels that torch of the public index needs, such as NVIDIA's libraries. For
 these wheels it asks uv (`pip install uv`), because uv reads a wheel's requirements without downloading the wheel. Add
-the versions in hashes-cuda.txt to constraints.txt.
+the versions in hashes-cuda.txt to constraints.txt. Before a change of torch's version, remove them there: the new torch
+may need others.
 """
 
 import json

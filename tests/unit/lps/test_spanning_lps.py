@@ -266,6 +266,14 @@ def test_a_new_list_of_devices_changes_the_streams_of_their_updates() -> None:
     )
 
 
+def test_a_round_of_other_devices_or_other_examples_has_other_shares() -> None:
+    members = members_of(member(0), member(1))
+    asked = members.in_round(0, 0)
+    assert set(members.shares(STREAMS, asked).routes) == {"device-000", "device-001"}
+    assert set(members.shares(STREAMS, {"device-001": asked["device-001"]}).routes) == {"device-001"}
+    assert members.shares(STREAMS, dict.fromkeys(asked, 5)).routes["device-000"][0].weight == 5
+
+
 def test_a_round_under_way_does_not_go_on_with_other_devices_and_one_that_is_over_does() -> None:
     members, now = members_of(member(0), member(1)), pb.Cluster(home_id="lps-0", members=[member(0)])
     assert members.goes_on_with(now)

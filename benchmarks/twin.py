@@ -14,10 +14,10 @@ records, and runs that have one are not repeated. After an interruption, remove 
 import argparse
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
+from emulator.estimates.calibrate import global_rounds_s
 from emulator.estimates.check import model_size, payloads_of
 from emulator.estimates.check_times import expected_times
 from emulator.results.read_record import load_record
@@ -70,15 +70,6 @@ def _fedstrata(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "emulator", *words], check=True, stdout=subprocess.DEVNULL)
 
 
-def measured_s(folder: Path) -> float:
-    """Return the median time of a run's global rounds, in seconds."""
-    took: dict[int, float] = defaultdict(float)
-    for row in load_record(folder).waits:
-        if row.tier == "gps":
-            took[row.global_round] = max(took[row.global_round], row.busy_s)
-    return median(took.values())
-
-
 def predicted_s(twin: Experiment) -> float:
     """Return how long a global round takes on the virtual clock, in seconds."""
     payloads = payloads_of(twin, model_size(twin, dataset_info(twin.data)))
@@ -102,7 +93,7 @@ def main() -> None:
             record = runs.record(f"{case} {topology}", (*links, *changes))
             if not twin.exists():
                 _fedstrata("calibrate", str(record), "--out", str(twin))
-            measured = measured_s(record)
+            measured = median(global_rounds_s(load_record(record)).values())
             predicted = predicted_s(parse_experiment(twin.read_text(), overrides=changes, where=str(twin)))
             off = 100 * (predicted / measured - 1)
             print(f"| {case} | {topology} | {measured:.3f} | {predicted:.3f} | {off:+.1f} |", flush=True)

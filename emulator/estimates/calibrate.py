@@ -236,10 +236,7 @@ class _Calibration:
         """Return sentences about the prediction of the run's own global rounds."""
         closed = self._retimed(experiment).times.global_rounds.values()
         predicted = Fitted.of((each.ends_ns - each.begins_ns) / 1e9 for each in closed)
-        took: dict[int, float] = defaultdict(float)
-        for row in self._record.waits:
-            if row.tier == "gps":
-                took[row.global_round] = max(took[row.global_round], row.busy_s)
+        took = global_rounds_s(self._record)
         own = Fitted.of(took.values())
         besides = self._record.summary.wall_seconds.get("train", 0.0) - sum(took.values())
         off = round(100 * (predicted.value / own.value - 1), 1) + 0.0  # never -0.0
@@ -260,6 +257,15 @@ class _Calibration:
         links = self._experiment.links
         if any(link.jitter for link in (links.common(), links.uplink(), *links.of_devices().values())):
             yield "links, jitter: left out, because a latency is the median of its transfers"
+
+
+def global_rounds_s(record: RunRecord) -> dict[int, float]:
+    """Return how long each global round of a run took, in seconds."""
+    took: dict[int, float] = defaultdict(float)
+    for row in record.waits:
+        if row.tier == "gps":
+            took[row.global_round] = max(took[row.global_round], row.busy_s)
+    return took
 
 
 def _transfers(row: LinkRow) -> Transfers:

@@ -143,12 +143,12 @@ def reached_by(records: Sequence[RunRecord], target: float) -> Reached:
     )
 
 
-def reached_at(record: RunRecord, target: float, share: float = 1.0) -> int | None:
-    """Return the first global round after which the metric over all devices reaches the part `share` of the target. If
-    the run never reaches this part, return None.
+def reached_at(record: RunRecord, target: float) -> int | None:
+    """Return the first global round after which the metric over all devices reaches the target. If the run never
+    reaches the target, return None.
     """
     rounds, metric = measured_rounds(record), record.headline
-    return next((number for number, value in rounds.items() if metric.is_reached(value, target, share)), None)
+    return next((number for number, value in rounds.items() if metric.is_reached(value, target, 1.0)), None)
 
 
 def moment_of(record: RunRecord, target: float, share: float) -> float:
@@ -156,14 +156,15 @@ def moment_of(record: RunRecord, target: float, share: float) -> float:
     changes evenly between them. If it is reached in the first measured round, return the middle of this round. If the
     run never reaches this part, return infinity.
     """
-    number = reached_at(record, target, share)
-    if number is None:
-        return math.inf
-    rounds, part = measured_rounds(record), record.headline.part_of(target, share)
-    before = max((each for each in rounds if each < number), default=None)
-    if before is None:
-        return number / 2
-    return before + (number - before) * (part - rounds[before]) / (rounds[number] - rounds[before])
+    metric, before = record.headline, None
+    for number, value in measured_rounds(record).items():
+        if metric.is_reached(value, target, share):
+            if before is None:
+                return number / 2
+            last, known = before
+            return last + (number - last) * (metric.part_of(target, share) - known) / (value - known)
+        before = number, value
+    return math.inf
 
 
 def used_by(records: Sequence[RunRecord], target: float) -> Amounts | None:

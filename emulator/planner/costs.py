@@ -11,7 +11,7 @@ from emulator.estimates.check_times import expected_homes, expected_times, round
 from emulator.planner.resources import Amounts, Resource
 from emulator.results.read_record import RunRecord
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
-from fedstrata.datasets import dataset_info, load_dataset
+from fedstrata.datasets import Dataset, dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import example_counts
 from fedstrata.record.energy import ENERGY
@@ -21,11 +21,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 NS = 1e9
 
 
-def costs_of_round(experiment: Experiment) -> Amounts:
-    """Return how much of each resource an average global round uses. Raises FedstrataError if the data are not on this
-    machine.
-    """
-    settings, dataset = experiment.training.rounds.asynchronous, load_dataset(experiment.data, experiment.seed)
+def costs_of_round(experiment: Experiment, dataset: Dataset) -> Amounts:
+    """Return how much of each resource an average global round uses. `dataset` has the experiment's data."""
+    settings = experiment.training.rounds.asynchronous
     if settings is not None:
         return _of_timeline(experiment, timeline_of(experiment, settings, dataset))
     payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
@@ -41,11 +39,11 @@ def costs_of_round(experiment: Experiment) -> Amounts:
     return _counted(experiment, found)
 
 
-def work_of_round(experiment: Experiment) -> float:
+def work_of_round(experiment: Experiment, dataset: Dataset) -> float:
     """Return on how many examples, with repetitions, an asked device trains in an average global round, at least 1.
-    Raises FedstrataError if the data are not on this machine.
+    `dataset` has the experiment's data.
     """
-    counts, training = example_counts(experiment, load_dataset(experiment.data, experiment.seed)), experiment.training
+    counts, training = example_counts(experiment, dataset), experiment.training
     rounds = rounds_looked_at(training, None)
     trained = [fmean(trained_in(experiment, counts, number)) for number in range(rounds)]
     return max(1.0, training.lps_rounds_per_global_round * fmean(trained))

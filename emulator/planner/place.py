@@ -12,6 +12,7 @@ from emulator.planner.placement import Key, Placement, Rooms, improved, modelled
 from emulator.planner.resources import Resource
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.tune_section import Overrides
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import check_index, check_once
@@ -157,16 +158,16 @@ def with_places(sweep: Sweep, settings: PlaceSettings, aim: Resource, *, where: 
 
 def gains(experiment: Experiment, settings: PlaceSettings, aim: Resource) -> str:
     """Return what a global round of a placed experiment costs, beside simple placements."""
-    rooms = settings.rooms(experiment)
+    rooms, dataset = settings.rooms(experiment), load_dataset(experiment.data, experiment.seed)
     resource = aim if aim is Resource.JOULES else Resource.SECONDS
 
     def said(placement: Placement) -> str:
         if not all(placement):
             return "impossible, because an LPS would have no device"
-        text = resource.said(costs_of_round(at(experiment, placement))[resource])
+        text = resource.said(costs_of_round(at(experiment, placement), dataset)[resource])
         return text if rooms.permits(placement) else f"{text}, but place does not permit it"
 
-    ours = resource.said(costs_of_round(experiment)[resource])
+    ours = resource.said(costs_of_round(experiment, dataset)[resource])
     return (
         f"{resource.label} of a global round as placed: {ours}; in index order: {said(rooms.numbered())}; each device "
         f"at its nearest LPS with room: {said(rooms.nearest())}"

@@ -20,6 +20,7 @@ from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import SweepRequest, sweep, written_results
 from emulator.sweeps.sweep_folder import SWEEP
 from emulator.sweeps.sweep_progress import SweepDisplay
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError, RunStoppedError
 from fedstrata.experiment import Experiment
 
@@ -96,15 +97,7 @@ def first_state(search: Search, path: Path) -> SearchState:
     """Return the state of a search before its first training. Raises FedstrataError if a candidate is not possible."""
     first = [run for run in search.sweep.runs if run.seed == search.file.seeds[0]]
     check_runs(first)
-    candidates = [
-        Candidate(
-            place=run.place,
-            models=models_digest(run.experiment),
-            costs=costs_of_round(run.experiment),
-            work=work_of_round(run.experiment),
-        )
-        for run in first
-    ]
+    candidates = [_candidate(run) for run in first]
     for each in candidates:
         if lacking := [name for name in (search.file.aim, *search.file.limits.given) if name not in each.costs]:
             raise ExperimentError(f"{path}: {each.label} counts no {lacking[0].value}; add the section energy")
@@ -118,6 +111,17 @@ def first_state(search: Search, path: Path) -> SearchState:
         aim=search.file.aim,
         limits=search.file.limits.given,
         most_rounds=first[0].experiment.training.global_rounds,
+    )
+
+
+def _candidate(run: SweepRun) -> Candidate:
+    experiment = run.experiment
+    dataset = load_dataset(experiment.data, experiment.seed)
+    return Candidate(
+        place=run.place,
+        models=models_digest(experiment),
+        costs=costs_of_round(experiment, dataset),
+        work=work_of_round(experiment, dataset),
     )
 
 

@@ -17,7 +17,7 @@ from emulator.planner.placement import Placement, Rooms, modelled
 from emulator.planner.resources import Resource
 from emulator.planner.search_file import load_search
 from emulator.sweeps.file import load_sweep
-from fedstrata.datasets import dataset_info
+from fedstrata.datasets import dataset_info, load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import checked
@@ -110,7 +110,8 @@ def test_boards_that_are_equally_slow_are_apart() -> None:
     assert {len({1, 3}.intersection(group)) for group in chosen.topology.devices} == {1}
     one_update_s = 8 * payloads_of(site, model_size(site, dataset_info(site.data))).device_up / UP
     rounds = site.training.lps_rounds_per_global_round
-    before, after = (costs_of_round(each)[Resource.SECONDS] for each in (site, chosen))
+    dataset = load_dataset(site.data, site.seed)
+    before, after = (costs_of_round(each, dataset)[Resource.SECONDS] for each in (site, chosen))
     assert before - after == pytest.approx(rounds * one_update_s, rel=1e-6)
     assert placed(site, settings, Resource.SECONDS).digest == chosen.digest
     said = gains(chosen, settings, Resource.SECONDS)

@@ -11,6 +11,7 @@ from emulator.planner.learning import models_digest
 from emulator.planner.resources import Resource
 from emulator.planner.search_file import load_search
 from emulator.sweeps.file import load_sweep
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import checked, overridden, override_of
@@ -115,7 +116,8 @@ def test_in_asynchronous_rounds_models_depend_on_links() -> None:
 
 def test_the_costs_of_a_round_are_those_of_its_transfers() -> None:
     """Weights: 64 x 8 + 8 + 8 x 10 + 10 = 610, so 2,440 bytes a model; each LPS sends means of float32."""
-    costs = costs_of_round(experiment())
+    found = experiment()
+    costs = costs_of_round(found, load_dataset(found.data, found.seed))
     assert costs[Resource.DEVICE_BYTES] == 2 * 6 * 2 * 2440
     assert costs[Resource.LPS_GPS_BYTES] == 2 * 2 * 2440
     lps_round = 2440 * 8 / 2e6 + 0.010 + 20 * 0.001 + 2440 * 8 / 1e6 + 0.010
@@ -125,7 +127,8 @@ def test_the_costs_of_a_round_are_those_of_its_transfers() -> None:
 
 def test_energy_is_counted_if_the_experiment_has_it() -> None:
     """Each device computes 20 ms in each of 2 LPS rounds at 4 W; without a radio transfers use no energy."""
-    costs = costs_of_round(experiment(energy={"compute": "4W"}))
+    found = experiment(energy={"compute": "4W"})
+    costs = costs_of_round(found, load_dataset(found.data, found.seed))
     assert costs[Resource.JOULES] == pytest.approx(6 * 2 * 0.020 * 4)
 
 

@@ -2,10 +2,11 @@
 
     python -m benchmarks.twin DIR [--kubernetes VALUES] [--rounds 20] [--cases links]
 
-The cases are runs without emulated links, with links, and with slow links of three devices. Each case is run on the
-real clock with two LPSs and calibrated: `fedstrata calibrate` writes its twin. The twin then predicts how long a global
-round takes, for the calibrated run itself and for runs on topologies that it has not seen. These runs are done, too. A
-row of the table has the median of a run's global rounds, the prediction, and how far the prediction is off.
+The cases are runs with emulated links, with slow links of three devices, with slow boards, and without emulation. Each
+case is run on the real clock with two LPSs and calibrated: `fedstrata calibrate` writes its twin. The twin then
+predicts how long a global round takes, for the calibrated run itself and for runs on topologies that it has not seen.
+These runs are done, too. A row of the table has the median of a run's global rounds, the prediction, and how far it is
+off.
 
 Runs are processes of this machine or, with `--kubernetes`, pods. `VALUES` is a file of chart values. `DIR` keeps the
 records, and runs that have one are not repeated. After an interruption, remove the folder of the unfinished run.
@@ -29,9 +30,10 @@ from fedstrata.experiment_file import parse_experiment
 BASE = ("method=fedavg", "topology.lps=2", "clock=real")
 LINKS = "device-lps: {up_rate: 2Mbit/s, down_rate: 4Mbit/s, latency: 20ms}, lps-gps: {up_rate: 50Mbit/s, latency: 10ms}"
 CASES = {
-    "unlinked": (),
     "links": (f"links={{{LINKS}}}",),
     "slow-edge": (f"links={{{LINKS}, overrides: [{{devices: [7-9], preset: lte-m}}]}}",),
+    "boards": ("compute={per_example: 150us, devices: {pi5: [0-4], pi4: [5-9]}}",),
+    "unlinked": (),
 }
 TOPOLOGIES = {
     "calibrated": (),

@@ -121,15 +121,18 @@ class _Calibration:
         groups = self._groups()
         fits = [self._fit_devices(each) for each in groups]
         uplink, compute = self._fit_uplink(), self._fit_compute()
-        sections = {
+        sections: dict[str, Any] = {
             "clock": "virtual",
             "links": self._links(groups, fits, uplink),
             "compute": _compute_section(compute, 0.0),
         }
         remainder = Fitted.of(self._remainders(self._with(sections)))
         sections["compute"] = _compute_section(compute, max(0.0, remainder.value))
+        rest = Fitted.of(self._rests(self._with(sections)))
+        sections["links"]["lps-gps"]["latency"] = _duration(uplink.latency_s + max(0.0, rest.value))
         found = self._with(sections)
-        said = (*self._said(groups, fits, uplink), *_compute_said(compute, remainder), *self._predicted(found))
+        rests = (*_compute_said(compute, remainder), _rest_said(rest))
+        said = (*self._said(groups, fits, uplink), *rests, *self._predicted(found))
         return Calibrated(experiment=found, sections=sections, said=said)
 
     def _with(self, sections: Mapping[str, Any]) -> Experiment:
@@ -232,6 +235,17 @@ class _Calibration:
             for row in self._retimed(experiment).rows
         ]
 
+    def _rests(self, experiment: Experiment) -> list[float]:
+        """Return how much longer each global round took than links and LPS rounds explain, in seconds per crossing of
+        LPSs' links. The update crosses them and, unless LPSs compute it themselves, the model.
+        """
+        closed, took = self._retimed(experiment).times.global_rounds, global_rounds_s(self._record)
+        crossings = {row.global_round: 2 if row.down_s else 1 for row in self._record.waits if row.tier == "gps"}
+        return [
+            (took[number] - (times.ends_ns - times.begins_ns) / 1e9) / crossings[number]
+            for number, times in enumerate(closed.values(), 1)
+        ]
+
     def _predicted(self, experiment: Experiment) -> list[str]:
         """Return sentences about the prediction of the run's own global rounds."""
         closed = self._retimed(experiment).times.global_rounds.values()
@@ -318,6 +332,11 @@ def _compute_said(fit: ComputeFit, remainder: Fitted) -> Iterator[str]:
         yield f"compute.spread: for other devices, {{lognormal: {fit.spread:.2g}}} in place of profiles and devices"
     said = remainder.said(_short, "LPS round")
     yield f"compute.minimum: what links and computing leave of an LPS round, at least 0: {said}"
+
+
+def _rest_said(rest: Fitted) -> str:
+    said = rest.said(_short, "global round")
+    return f"lps-gps, latency: added for what links and LPS rounds leave of a global round, at least 0: {said}"
 
 
 def _rate(bits_per_s: float) -> str:

@@ -34,9 +34,9 @@ EXAMPLES = 60  # on which a device trains in a round
 PI4 = {"per_example": "1ms", "devices": {"pi4": "0-4"}}
 
 
-def carried(link: str, direction: str, child: int, took_ms: int, size: int = 0, *, examples: int = 0) -> pb.Carried:
+def carried(link: str, direction: str, child: int, took_ms: float, size: int = 0, *, examples: int = 0) -> pb.Carried:
     """A transfer on a link without configured values: it took its whole time longer than calculated."""
-    took = {"achieved_link_ns": took_ms * MS, "achieved_latency_ns": took_ms * MS}
+    took = {"achieved_link_ns": round(took_ms * MS), "achieved_latency_ns": round(took_ms * MS)}
     if direction == "compute":
         took["achieved_latency_ns"] = 0
     return pb.Carried(link=link, direction=direction, child=child, bytes=size, examples=examples, **took)
@@ -120,6 +120,18 @@ def test_the_run_is_predicted_again(known: Calibrated) -> None:
     # 2 LPS rounds of 80 + 180 + 120 + 10 ms, and 20 ms down and 40 ms up to the GPS
     (said,) = [line for line in known.said if line.startswith("predicted again")]
     assert said.startswith("predicted again: a global round takes 0.84 s, +0.0 % from the run: 0.84 s")
+
+
+def test_what_is_left_of_global_rounds_becomes_latency_of_lpss(
+    known: Calibrated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert known.experiment.links.uplink().latency == 0
+    for name in ("LPS_DOWN", "LPS_UP"):  # less than a millisecond tells no rate
+        monkeypatch.setattr(f"{__name__}.{name}", 0.75)
+    found = calibrate(recorded(tmp_path / "run"))
+    uplink = found.experiment.links.uplink()
+    assert (uplink.down_rate, uplink.up_rate, uplink.latency) == (None, None, 750_000)
+    assert any(", +0.0 % from the run: 0.7815 s" in line for line in found.said)  # 780 and twice 0.75 ms
 
 
 def test_one_slow_round_of_a_device_changes_no_value(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from helm_python import HelmRenderError, HelmValuesError
 
+from fedstrata.datasets.loading import BUILT_IN, PUBLISHED
 from tests.support.charts import OLDEST, render
 
 IID = "name: lab\npartition: {kind: iid, devices: 10, examples_per_device: 5}\n"
@@ -86,6 +87,16 @@ def test_contradictions_are_told_with_both_sides_and_a_way_out(values: dict[str,
     with pytest.raises(HelmRenderError) as refused:
         render(values)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_only_a_published_data_set_needs_files(name: str) -> None:
+    values = {"experiment": f"{IID}data: {{name: {name}}}\n"}
+    if name in PUBLISHED:
+        with pytest.raises(HelmRenderError, match=f"reads {name} from files"):
+            render(values)
+    else:
+        assert render(values)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from helm_python import Chart, _native
 
+from fedstrata.datasets.loading import BUILT_IN, PUBLISHED
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fedstrata"
 VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
@@ -89,8 +91,7 @@ def experiment_values(path: Path) -> dict[str, Any]:
     """What installs an experiment file, with a data folder where it needs one."""
     text = path.read_text()
     document = yaml.load(text, LOADER)
-    data = document.get("data", {})
-    if data.get("name", "digits") == "digits":
+    if not needs_files(document):
         return {"experiment": text}
     values: dict[str, Any] = {"experiment": text, "data": {"type": "hostPath", "hostPath": "/var/lib/fedstrata"}}
     if document["partition"]["kind"] == "local":
@@ -101,8 +102,13 @@ def experiment_values(path: Path) -> dict[str, Any]:
 def shape(path: Path) -> tuple[str, bool, bool]:
     """What the chart tells experiments apart by, other than names and numbers."""
     document = values_of(path)
-    has_files = document.get("data", {}).get("name", "digits") != "digits"
-    return document["partition"]["kind"], "topology" in document, has_files
+    return document["partition"]["kind"], "topology" in document, needs_files(document)
+
+
+def needs_files(document: Mapping[str, Any]) -> bool:
+    """Return whether the data set of an experiment is read from files. Own code may read files, too."""
+    name = document.get("data", {}).get("name", "digits")
+    return name not in BUILT_IN or name in PUBLISHED
 
 
 # One experiment of each shape, and every example of values.

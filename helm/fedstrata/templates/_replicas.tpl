@@ -64,7 +64,7 @@
   {{- fail "device.kind DaemonSet has one device on each node: leave device.replicas, device.devicesPerPod and device.external out" -}}
   {{- end -}}
 {{- end -}}
-{{- if and (not $allElsewhere) (eq $data.type "none") (not (has $plan.data (list "digits" "fcube"))) (not (contains ":" $plan.data)) (not $plan.download) -}}
+{{- if and (not $allElsewhere) (eq $data.type "none") (not (has $plan.data (list "digits" "fcube" "synthetic"))) (not (contains ":" $plan.data)) (not $plan.download) -}}
 {{- fail (printf "experiment %s reads %s from files: set data.type to hostPath, claim or image, or data.download to true in the experiment" $plan.name $plan.data) -}}
 {{- end -}}
 {{- if and (eq $data.type "hostPath") (not $data.hostPath) }}{{ fail "data.type is hostPath, but data.hostPath is empty: give a folder of the node, for instance /var/lib/fedstrata" }}{{ end -}}

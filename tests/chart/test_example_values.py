@@ -8,7 +8,7 @@ import yaml
 
 from emulator.cluster.chart_values import merge_values, with_memory
 from emulator.cluster.up import load_for_cluster
-from tests.support.charts import CHART, Object, one, pod_of, pods, render, values_of, workload
+from tests.support.charts import CHART, Object, of_kind, one, pod_of, pods, render, values_of, workload
 
 FOLDER = CHART / "examples"
 TIERS = ("gps", "lps", "device")
@@ -105,10 +105,14 @@ def test_null_removes_a_resource_and_memory_then_comes_from_the_size_of_the_pod(
     assert resources["limits"]["memory"] == "1024Mi"
 
 
-def test_argo_cd_leaves_the_number_of_lpss_to_the_gps_and_renders_its_own_values() -> None:
+def test_argo_cd_leaves_the_number_of_lpss_and_no_other_number_to_the_gps() -> None:
     application = yaml.safe_load((FOLDER / "argocd.yaml").read_text())["spec"]
-    assert application["ignoreDifferences"] == [
-        {"group": "apps", "kind": "StatefulSet", "jsonPointers": ["/spec/replicas"]}
-    ]
+    objects = render(values_for(FOLDER / "argocd.yaml"), release=application["source"]["helm"]["releaseName"])
+    (ignored,) = application["ignoreDifferences"]
+    assert ignored["jsonPointers"] == ["/spec/replicas"]
+    scaled = [rule["resourceNames"] for item in of_kind(objects, "Role") for rule in item["rules"]
+              if "statefulsets/scale" in rule["resources"]]  # fmt: skip
+    assert scaled == [[ignored["name"]]]
+    assert one(objects, ignored["kind"], ignored["name"])
     assert "RespectIgnoreDifferences=true" in application["syncPolicy"]["syncOptions"]
     assert application["source"]["targetRevision"] == values_of(CHART / "Chart.yaml")["version"]

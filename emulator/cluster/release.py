@@ -30,3 +30,8 @@ class Release:
                 )
         if self.kubeconfig is not None and not self.kubeconfig.exists():
             raise ExperimentError(f"--kubeconfig {self.kubeconfig} does not exist; leave it out to use $KUBECONFIG")
+
+    @property
+    def options(self) -> str:
+        """The options with which a command of `fedstrata` finds this release."""
+        return f"--release {self.name} --namespace {self.namespace}"

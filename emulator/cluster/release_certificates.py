@@ -32,7 +32,7 @@ class ReleaseCertificates:
     """Issue the certificates of a release's pods. A certificate that is still valid and suitable is not replaced."""
 
     def __init__(self, release: Release, secrets: KubernetesSecrets) -> None:
-        self.command = f"fedstrata certs renew --release {release.name}"
+        self.command = f"fedstrata certs renew {release.options}"
         self.renewal = f"{self.command} --pods"
         self._release = release
         self._secrets = secrets

@@ -74,8 +74,7 @@ def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
-        f"{failure}; correct this, then begin the run again: fedstrata up EXPERIMENT.yaml --again --release "
-        f"{release.name}"
+        f"{failure}; correct this, then begin the run again: fedstrata up EXPERIMENT.yaml --again {release.options}"
     )
 
 

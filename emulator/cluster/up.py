@@ -227,11 +227,11 @@ class _Upgrade:
                 f"correct this and run fedstrata up again, or remove it with {self._down}"
             ) from None
         self._check_not_overtaken(values)
-        self._tell(f"all pods are ready; fedstrata status --release {release.name} --namespace {release.namespace}")
+        self._tell(f"all pods are ready; fedstrata status {release.options}")
 
     @property
     def _down(self) -> str:
-        return f"fedstrata down --release {self._release.name} --namespace {self._release.namespace}"
+        return f"fedstrata down {self._release.options}"
 
     def _apply(self, values: Mapping[str, Any]) -> None:
         """Let Helm install or upgrade the release. If this fails half-way, restore the state from before."""

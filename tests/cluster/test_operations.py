@@ -179,7 +179,8 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     with lab.waiting("failed", "again") as wait:
         assert wait.wait(timeout=120) == 0  # before 1.29 the Job looks four times
     assert "the quorum is 10" in lab.job("again").metadata.annotations["fedstrata.io/reason"]
-    assert "begin the run again: fedstrata up EXPERIMENT.yaml --again --release again" in said
+    command = f"fedstrata up EXPERIMENT.yaml --again --release again --namespace {lab.namespace}"
+    assert f"begin the run again: {command}" in said
     (device,) = (pod.metadata.name for pod in lab.pods("device", "again"))
     _wait(lambda: "run_stopped" in lab.core.read_namespaced_pod_log(device, lab.namespace))
     (idle,) = lab.pods("device", "again")  # and is not started again and again

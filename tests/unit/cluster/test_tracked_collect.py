@@ -1,4 +1,4 @@
-"""`fedstrata collect --track` follows a run in pods: a call that is interrupted goes on in the same folder."""
+"""`fedstrata collect` follows a run in pods. With `--track`, an interrupted call goes on in the same folder."""
 
 import shutil
 from collections.abc import Iterator, Sequence, Set
@@ -16,7 +16,7 @@ from emulator.runs.follow import Outcome
 from emulator.runs.progress import Display
 from emulator.tracking.tracker import Key, Point, TrackedRun
 from emulator.tracking.tracking import Tracking
-from fedstrata.errors import AddressError, OutputError
+from fedstrata.errors import AddressError, OutputError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.page import Feed, PageApp
 from fedstrata.process.http import StatusServer
@@ -132,6 +132,21 @@ def test_an_interrupted_call_goes_on_in_the_same_folder_and_no_point_comes_twice
     counted = {(lps, name, step) for lps, step in lines for name in ("seconds", "bytes_up", "bytes_down", "loss")}
     measured = {(lps, "accuracy", step) for lps, step in lines} - {("lps-0", "accuracy", 1)}
     assert sorted(first.points + second.points) == sorted(counted | measured | {("run", "accuracy", 2)})
+
+
+def test_after_a_failed_run_the_advised_command_finds_its_release(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def failed(*_: object) -> Outcome:
+        return Outcome(status=pb.RunStatus(has_record=True), failure=RunStoppedError("the quorum is 10"))
+
+    monkeypatch.setattr(remote, "InstalledRelease", lambda _: None)
+    monkeypatch.setattr(remote, "GpsAccess", Access)
+    monkeypatch.setattr(remote, "RunClient", Client)
+    monkeypatch.setattr(remote, "follow", failed)
+    elsewhere = Release(name="lab", namespace="garden")
+    with pytest.raises(RunStoppedError, match=r"the quorum is 10; .* --again --release lab --namespace garden$"):
+        remote.collect(elsewhere, tmp_path / "got", Display(), Tracking())
 
 
 def test_a_page_that_does_not_answer_is_one_line(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ TAKEN = {"cell", "seed", TEST_SET, *MEASURED}  # columns of a sweep's tables, wh
 MOST_RUNS = 100_000
 LONGEST_FOLDER = 255  # characters in the name of a folder, on most file systems
 BASE_CELL = "base"  # the only cell, if the file has no cells
+Changes = Sequence[tuple[str, Any]]  # keys as in --set, with their values, in the order in which they are set
 
 
 class SweepFile(Settings):
@@ -232,7 +233,7 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
         raise ExperimentError(f"{where}: {said}; give only texts, numbers, lists and mappings") from None
     tuned = _tuned(file, where)
     chosen = tuned.chosen if tuned else {}
-    changes = {place: {**own, **chosen.get(place.label, {})} for place, own in _places(file)}
+    changes = {place: [*own, *chosen.get(place.label, {}).items()] for place, own in _places(file)}
     longest = max((",".join(place.choices) for place in changes), key=len)
     if len(longest) > LONGEST_FOLDER:
         raise ExperimentError(
@@ -308,16 +309,17 @@ def _choices(axis: str, given: Any) -> Any:
     return {name: {axis: value} for name, value in zip(names, given, strict=True)}
 
 
-def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
-    """Yield each combination of a cell and a setting, with its changes to the base experiment. If cell and setting
-    change the same key, the value in the cell is used. `rows` wins over both.
+def _places(file: SweepFile) -> Iterator[tuple[Place, Changes]]:
+    """Yield each combination of a cell and a setting, with its changes to the base experiment. The changes of the cell
+    follow those of the setting, and the changes in `rows` are last. So, if they change the same key or section, `rows`
+    wins over the cell, and the cell wins over the setting.
     """
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
-        varied = {key: value for _, own in choices for key, value in own.items()}
         for cell, own in file.cells.items():
             place = Place(cell=cell, setting=setting)
-            yield place, {**varied, **own, **file.rows.get(place.label, {})}
+            changes = (*(varied for _, varied in choices), own, file.rows.get(place.label, {}))
+            yield place, [change for each in changes for change in each.items()]
 
 
 def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, Any]:
@@ -342,10 +344,10 @@ def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
     return with_files(base, FILE_KEYS, lambda section, name, _: {**section, name: str(Path(folder, section[name]))})
 
 
-def _experiments(base: dict[str, Any], own: Overrides, seeds: Sequence[int], where: str) -> list[Experiment]:
+def _experiments(base: dict[str, Any], changes: Changes, seeds: Sequence[int], where: str) -> list[Experiment]:
     """Return the experiment of a cell in a setting, once for each seed."""
     try:
-        document = overridden(base, [override_of(key, value) for key, value in own.items()])
+        document = overridden(base, [override_of(key, value) for key, value in changes])
         found = [checked(document, Path(where).parent, seed) for seed in seeds]
         files = with_digests(found[0]).files
         return [each.model_copy(update={"files": files}) for each in found]

@@ -62,6 +62,22 @@ def test_a_cells_own_change_comes_after_the_settings(write: Write) -> None:
     assert [run.experiment.training.local_epochs for run in sweep.runs] == [1, 7, 1, 7]
 
 
+@pytest.mark.parametrize("rate", ["training.optimiser.learning_rate", "training.optimiser"])
+def test_a_later_section_leaves_the_values_that_follow_it(write: Write, rate: str) -> None:
+    """A cell, a row and a second axis each replace the section of the optimiser, and then set its learning rate, which
+    an earlier axis has set, too.
+    """
+    first = {rate: 0.1 if rate.endswith("rate") else {"learning_rate": 0.1}}
+    adam = {"training.optimiser": {"name": "adam"}, "training.optimiser.learning_rate": 0.005}
+    for keys in (
+        {"vary": {"effort": {"low": first}}, "cells": {"one": adam}},
+        {"vary": {"effort": {"low": first}, "optimiser": {"adam": adam}}},
+        {"cells": {"one": first}, "rows": {"one": adam}},
+    ):
+        optimiser = load_sweep(write(**keys)).runs[0].experiment.training.optimiser
+        assert (optimiser.name, optimiser.learning_rate) == ("adam", 0.005)
+
+
 def test_a_base_is_a_file_beside_the_sweep_or_an_example(write: Write, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**BASE, "name": "mine"}), encoding="utf-8")
     assert load_sweep(write(base="mine.yaml")).runs[0].experiment.name == "mine"

@@ -53,7 +53,7 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
 
     Raises:
         FedstrataError: a value is not allowed, the folder has other content, no candidate keeps the limits, a training
-            failed, or no training reached the target.
+            failed for another reason than divergence, or no training reached the target.
     """
     search = load_search(path)
     if not (out / TRAININGS / SWEEP).exists():
@@ -63,15 +63,19 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
     records: dict[Place, list[RunRecord]] = {}
 
     def train(wanted: Sequence[Candidate]) -> dict[str, Reached]:
-        records.update(_trained(search, wanted, out, jobs, display))
-        return {each.models: reached_by(records[each.place], search.file.target) for each in wanted}
+        found = _trained(search, wanted, out, jobs, display)
+        records.update(found)
+        return {
+            each.models: reached_by(found[each.place], search.file.target) if each.place in found else Reached.nothing()
+            for each in wanted
+        }
 
     state, trained = trained_until_found(state, search.file.trainings, train)
     part = _part(search, trained)
     written_results(part, out / TRAININGS, part.runs)
     if state.best is None:
         raise ExperimentError(_unreached(state, records, search.file.target))
-    used = {each.place: used_by(records[each.place], search.file.target) for each in trained}
+    used = {place: used_by(of_place, search.file.target) for place, of_place in records.items()}
     measured = {place: amounts for place, amounts in used.items() if amounts is not None}
     return Plan(search=search, state=state, best=state.best, trained=trained, measured=measured)
 
@@ -79,13 +83,18 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
 def _trained(
     search: Search, wanted: Sequence[Candidate], out: Path, jobs: int | None, display: SweepDisplay
 ) -> dict[Place, list[RunRecord]]:
-    """Do the runs of some candidates, and return their records. Raises RunStoppedError if one fails."""
+    """Do the runs of some candidates, and return their records. Candidates with a diverged run are left out.
+
+    Raises:
+        RunStoppedError: a run failed for another reason.
+    """
     part = _part(search, wanted)
     outcome = sweep(SweepRequest(sweep=part, store=SharedFolder(out / TRAININGS), jobs=jobs), display)
-    if outcome.failure is not None:
-        raise RunStoppedError(f"a training failed: {outcome.failure}")
-    records = outcome.results.records
-    return {each.place: [records[each.place, seed] for seed in search.file.seeds] for each in wanted}
+    if outcome.fault is not None:
+        raise RunStoppedError(f"a training failed: {outcome.fault}")
+    records, diverged = outcome.results.records, {run.place for run, _ in outcome.failures}
+    places = [each.place for each in wanted if each.place not in diverged]
+    return {place: [records[place, seed] for seed in search.file.seeds] for place in places}
 
 
 def _part(search: Search, candidates: Sequence[Candidate]) -> Sweep:
@@ -191,12 +200,25 @@ def _unreached(state: SearchState, records: Mapping[Place, Sequence[RunRecord]],
             f"no plan keeps the limits: {least.label} reaches the target with {beyond.said(needs[beyond])}, but "
             f"limits.{beyond.value} is {beyond.said(state.limits[beyond])}; raise the limit, or lower the target"
         )
-    runs = [record for of_place in records.values() for record in of_place]
-    best = [rounds[best_round(run, rounds)] for run in runs if (rounds := measured_rounds(run))]
+    if not records:
+        return f"all {len(state.trained)} trainings diverged; choose smaller learning rates"
+    best = [value for of_place in records.values() if (value := _best_of(of_place)) is not None]
     if not best:
         return "no training measured a model, because a cluster has no test examples; change the partition"
-    closest = max(best) if runs[0].headline.higher_is_better else min(best)
+    first, *others = next(iter(records.values()))
+    closest = max(best) if first.headline.higher_is_better else min(best)
+    several = " with every seed" if others else ""
+    more = "trainings or " if state.next(1) else ""
     return (
-        f"none of {len(records)} trainings reached the target {target:g} in {state.most_rounds} global rounds; "
-        f"the best value is {closest:.4g}; change the target, or raise training.global_rounds"
+        f"none of {len(state.trained)} trainings reached the target {target:g}{several} in {state.most_rounds} global "
+        f"rounds; the best value{several} is {closest:.4g}; change the target, or raise {more}training.global_rounds"
     )
+
+
+def _best_of(records: Sequence[RunRecord]) -> float | None:
+    """Return the best value that each of a candidate's runs has reached. If a run measured nothing, return None."""
+    measured = [(record, rounds) for record in records if (rounds := measured_rounds(record))]
+    if len(measured) < len(records):
+        return None
+    best = [rounds[best_round(record, rounds)] for record, rounds in measured]
+    return min(best) if records[0].headline.higher_is_better else max(best)

@@ -65,6 +65,11 @@ class Reached:
     rounds: float  # the number of global rounds until the target
     moments: Sequence[float]
 
+    @classmethod
+    def nothing(cls) -> "Reached":
+        """Return when trainings reached the target of which one has diverged: they missed every part of it."""
+        return cls(rounds=math.inf, moments=(math.inf,) * len(SHARES))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:

@@ -35,7 +35,7 @@ from emulator.sweeps.sweep_folder import (
 )
 from emulator.sweeps.sweep_progress import Pace, RunEnd, SweepDisplay
 from emulator.tracking.tracking import Tracking
-from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStoppedError
+from fedstrata.errors import DIVERGED, AddressError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.plugins import check_may_start
 from fedstrata.process.child_processes import Restart
 from fedstrata.process.descriptors import raise_limit
@@ -84,11 +84,21 @@ class SweepOutcome:
     @property
     def failure(self) -> FedstrataError | None:
         """The error to raise if a run has failed in this call. None if no run has failed."""
-        if not self.failures:
+        return self._error_of(self.failures)
+
+    @property
+    def fault(self) -> FedstrataError | None:
+        """The error to raise if a run has failed in this call for another reason than divergence. None if no run has
+        done so.
+        """
+        return self._error_of([(run, error) for run, error in self.failures if DIVERGED not in str(error)])
+
+    def _error_of(self, failures: Sequence[tuple[SweepRun, FedstrataError]]) -> FedstrataError | None:
+        if not failures:
             return None
-        run, error = self.failures[0]
+        run, error = failures[0]
         return RunStoppedError(
-            f"{len(self.failures)} of {len(self.results.sweep.runs)} runs failed, first {run.label}: {error}; "
+            f"{len(failures)} of {len(self.results.sweep.runs)} runs failed, first {run.label}: {error}; "
             "the same command tries them again"
         )
 

@@ -18,7 +18,7 @@ from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.sweep_folder import TUNING, check_folder
 from emulator.sweeps.sweep_progress import SweepDisplay
 from emulator.sweeps.tune_section import Overrides, TuneSettings
-from fedstrata.errors import DIVERGED, RunStoppedError
+from fedstrata.errors import RunStoppedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,8 @@ def tuned_sweep(source: SweepSource, store: SweepStore, jobs: int | None, displa
     tuning, _ = sweeps_to_do(source)
     candidates = sweep_file(candidates_of(source.document, file, file.tune), f"{source.where}: tune")
     outcome = sweep(SweepRequest(sweep=tuning, store=store.within(TUNING), jobs=jobs), display)
-    for run, error in outcome.failures:
-        if DIVERGED not in str(error):
-            raise RunStoppedError(f"tune: {run.label}: {error}; the same command tries it again")
+    if outcome.fault is not None:
+        raise RunStoppedError(f"tune: {outcome.fault}")
     return source.sweep(choices(outcome.results, candidates, file.tune.grid))
 
 

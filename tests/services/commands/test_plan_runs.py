@@ -124,10 +124,46 @@ def test_a_killed_search_goes_on_to_the_same_plan(file: Path, done: Path) -> Non
 
 
 @pytest.mark.runs
+def test_a_candidate_that_diverges_misses_the_target_and_the_search_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, rate = tmp_path / "rates.yaml", "training.optimiser.learning_rate"
+    path.write_text(yaml.safe_dump({**SEARCH, "vary": {rate: [1e30, 0.2]}}, sort_keys=False), encoding="utf-8")
+    assert cli.execute(["plan", str(path), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    found = [(row[rate], row["rounds"] == "inf", row["plan"]) for row in rows(tmp_path / "out")]
+    assert found == [("1e+30", True, "0"), ("0.2", False, "1")]
+    path.write_text(yaml.safe_dump({**SEARCH, "vary": {rate: [1e30, 1e29]}}, sort_keys=False), encoding="utf-8")
+    capfd.readouterr()
+    assert cli.execute(["plan", str(path), "--out", str(tmp_path / "none"), "--quiet"]) != 0
+    assert "error: all 2 trainings diverged; choose smaller learning rates\n" in capfd.readouterr().err
+
+
+@pytest.mark.runs
+def test_a_training_misses_the_target_if_one_seed_does(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, vary = tmp_path / "seeds.yaml", {"site": SEARCH["vary"]["site"]}
+
+    def told(**changes: Any) -> str:
+        path.write_text(yaml.safe_dump({**SEARCH, "vary": vary, **changes}, sort_keys=False), encoding="utf-8")
+        capfd.readouterr()
+        assert cli.execute(["plan", str(path), "--out", str(tmp_path / "out"), "--quiet"]) == 2
+        return capfd.readouterr().err
+
+    best = sorted(
+        float(told(target=0.999, seeds=[seed]).split("the best value is ")[1][:6].rstrip(";")) for seed in (3, 4)
+    )
+    between = sum(best) / 2
+    said = told(target=between, seeds=[3, 4])
+    assert f"none of 1 trainings reached the target {between:g} with every seed in 5 global rounds" in said
+    assert f"the best value with every seed is {best[0]:g}; " in said
+
+
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"target": 0.999}, "none of 2 trainings reached the target 0.999 in 5 global rounds; the best value is 0."),
+        ({"target": 0.999}, "; change the target, or raise training.global_rounds\n"),
+        ({"target": 0.999, "trainings": 1}, "; change the target, or raise trainings or training.global_rounds\n"),
         ({"limits": {"joules": 1e-6}}, "limits.joules is 0.00\xa0mJ, but one global round needs at least"),
     ],
 )

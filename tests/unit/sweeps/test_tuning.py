@@ -9,6 +9,7 @@ from emulator.sweeps import paper_table, sweep_folder, tuning
 from emulator.sweeps.file import Sweep, sweep_file, sweep_of
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import SharedFolder
+from emulator.sweeps.sweep import Cost, SweepOutcome
 from emulator.sweeps.sweep_folder import records_of
 from emulator.sweeps.sweep_progress import SweepDisplay
 from emulator.sweeps.tuning import SweepSource, tuned_sweep
@@ -46,7 +47,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
         results = SweepResults(sweep=request.sweep, records=records_of(request.store.folder, request.sweep))
         failed = [run for run in request.sweep.runs if not (request.store.folder / run.path).exists()]
         failures = [(run, RunStoppedError(REASON)) for run in failed]
-        return type("Outcome", (), {"failures": failures, "results": results})()
+        return SweepOutcome(
+            results=results, failures=tuple(failures), cost=Cost(runs=0, seconds=0, cpu_seconds=0, cores=1)
+        )
 
     monkeypatch.setattr(tuning, "sweep", do)
     return asked
@@ -89,7 +92,7 @@ def test_a_candidate_that_failed_for_another_reason_stops_the_sweep(
 ) -> None:
     monkeypatch.setitem(SCORES, ("ours", "0.1"), (0.95, None))
     monkeypatch.setitem(globals(), "REASON", "the disk is full")
-    with pytest.raises(RunStoppedError, match=r"0\.1.*: the disk is full; the same command tries it again"):
+    with pytest.raises(RunStoppedError, match=r"0\.1.*: the disk is full; the same command tries them again"):
         tuned_sweep(source_of(), SharedFolder(tmp_path / "out"), None, SweepDisplay())
 
 

@@ -12,7 +12,9 @@ def calibrate(
         Path | None, typer.Option(metavar="FILE", help="Write the whole experiment with the values to this new file.")
     ] = None,
 ) -> None:
-    """Fit links and computing to the times of a run on the real clock, for predictions on the virtual clock."""
+    """Fit links and computing to the times of a run on the real clock, for predictions on the virtual clock. Own
+    code that the record names is imported.
+    """
     from emulator.estimates.calibrate import calibrate as calibrated
     from emulator.estimates.calibrate import write_calibrated
 

@@ -27,7 +27,9 @@ def export(
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Write the model of this cluster.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Write the model that this device uses.")] = None,
 ) -> None:
-    """Export a finished run's record for TensorBoard or MLflow, or one model as safetensors or ONNX."""
+    """Export a finished run's record for TensorBoard or MLflow, or one model as safetensors or ONNX. For a model,
+    own code that the record names is imported.
+    """
     match to:
         case "tensorboard" | "mlflow":
             if cluster is not None or device is not None:

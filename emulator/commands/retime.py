@@ -18,7 +18,9 @@ def retime(
         Path | None, typer.Option(metavar="DIR", help="Write the record with the new timeline to this new folder.")
     ] = None,
 ) -> None:
-    """Calculate how long a finished run would take on other links and boards, without training again."""
+    """Calculate how long a finished run would take on other links and boards, without training again. Own code that
+    the record names is imported.
+    """
     from emulator.console.console_tables import make_console
     from emulator.estimates.retime import retime as retimed
     from emulator.estimates.retime import write_retimed

@@ -1,10 +1,11 @@
 """Count the labels of devices for the report. The counts are computed from the experiment, if its data set is on this
 machine.
 
-The services never see labels, but this machine can compute the partition again. Code that the record names is not
-executed. Data are not downloaded, and are searched only in the usual folders.
+The services never see labels, but this machine can compute the partition again. A record may come from a stranger, so
+code that it names is not imported. Data are not downloaded, and are searched only in the usual folders.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from statistics import fmean, median
 from typing import Any
@@ -18,8 +19,9 @@ from fedstrata.datasets import Dataset, load_dataset
 from fedstrata.datasets.loading import BUILT_IN
 from fedstrata.errors import FedstrataError
 from fedstrata.experiment import DataSettings, Experiment
-from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods.registry import method_settings
 from fedstrata.partitions import device_data, label_drift
+from fedstrata.partitions.registry import REGISTRY, partition_settings
 
 Counts = NDArray[np.int64]
 MOST_ROWS = 200  # with more devices, a row is a cluster, not a device
@@ -32,15 +34,15 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
     """Return the numbers of training examples by label, with one row per device, ordered by cluster. With over 200
     devices, there is one row per cluster.
 
-    Return None if the data set is missing or is not one of Fedstrata's, if the experiment is unreadable, or if there
-    are over 10,000 devices.
+    Return None if the data set is missing, if the data set or the partition is not one of Fedstrata's, if the
+    experiment is unreadable, or if there are over 10,000 devices.
     """
     try:
-        experiment = parse_experiment(record.experiment_yaml)
-        counts = label_counts(experiment)
-    except FedstrataError:
+        experiment = _dividing(record.experiment)
+        counts = None if experiment is None else label_counts(experiment)
+    except (FedstrataError, ValueError):
         return None
-    if counts is None:
+    if experiment is None or counts is None:
         return None
     places = {device: place for place, device in enumerate(experiment.device_ids())}
     clusters = {
@@ -58,6 +60,22 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
         "labels": counts.shape[1],
         "rows": [{"name": name, "cluster": cluster, "counts": row.tolist()} for name, cluster, row in rows],
     }
+
+
+def _dividing(document: Mapping[str, Any]) -> Experiment | None:
+    """Return an experiment that divides its data among devices like the experiment in `document`. It has only the
+    sections that decide this, so code that other sections name is not imported. If the partition is the user's own
+    code, return None.
+
+    Raises:
+        FedstrataError: the partition is not valid.
+        ValidationError: the seed or the data are not valid.
+    """
+    partition = document.get("partition")
+    if not isinstance(partition, Mapping) or str(partition.get("kind")) not in REGISTRY:
+        return None
+    decide = {key: document[key] for key in ("seed", "data") if key in document}
+    return Experiment(**decide, name="labels", method=method_settings(None), partition=partition_settings(partition))
 
 
 def label_counts(experiment: Experiment) -> Counts | None:

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from emulator.results.compare import compare
 from emulator.results.labels import MOST_ROWS, label_counts, label_picture
 from emulator.results.read_record import load_record
+from emulator.results.report import write_report
 from emulator.results.report.run_page import document_of
 from fedstrata.datasets import load_dataset
 from fedstrata.experiment import Experiment
@@ -42,6 +45,28 @@ def test_of_own_data_nothing_is_said_and_nothing_executed(tmp_path: Path, named:
     own = "{name: 'nowhere:load', input_shape: [4], num_classes: 2}", "{kind: iid, devices: 2, examples_per_device: 5}"
     data, partition = local if named == "folder" else own
     assert label_counts(parse_experiment(f"{{name: x, data: {data}, partition: {partition}}}")) is None
+
+
+SECTIONS = ("data", "partition", "model", "task", "method", "aggregation", "attacks", "architectures")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_page_and_a_comparison_import_no_code_that_the_record_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str
+) -> None:
+    own = {"data": "{name: 'foreign:E', input_shape: [1], num_classes: 2}", "partition": "{kind: 'foreign:E'}"}
+    own |= {"aggregation": "{lps: {name: 'foreign:E'}}", "attacks": "[{name: 'foreign:E', devices: [0]}]"}
+    own |= {"architectures": "[{devices: [0], model: {name: 'foreign:E'}}]"}
+    folder = record_of(tmp_path, parse_experiment(GROUPS))
+    document = yaml.safe_load(parse_experiment(GROUPS).to_yaml())
+    document |= {section: yaml.safe_load(own.get(section, "{name: 'foreign:E'}"))}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    (folder / "foreign.py").write_text("open('imported', 'w').close()\n", encoding="utf-8")
+    monkeypatch.chdir(folder)
+    write_report(Path())
+    compare([Path(), Path()])
+    assert not Path("imported").exists()
+    assert (label_picture(load_record(folder)) is not None) == (section not in {"data", "partition"})
 
 
 def test_where_the_data_is_not_at_hand_the_report_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def main() -> None:
         "linear model": slowest_s(model.placement),
         "random": min(slowest_s(at_random(rooms, drawn)) for _ in range(given.draws)),
         "nearest": slowest_s(rooms.nearest()),
-        "index order, also beyond reach": slowest_s(rooms.numbered()),
+        "in turn, also beyond reach": slowest_s(rooms.numbered()),
     }
     if min(3, given.lps) ** given.devices <= FEW:
         rows["best of all"] = min(map(slowest_s, every(rooms)))

@@ -260,7 +260,7 @@ def print_times(experiment: Experiment, payloads: Payloads, dataset: Dataset, co
         means = [getattr(times, f"{part}_ns") / max(1, times.children) for part in PARTS]
         table.add_row(name, *(human_seconds(each / 1e9) for each in (*means, times.ends_ns)))
     console.print(table)
-    dealt = "" if experiment.topology is not None else ", with devices assigned to LPSs in index order"
+    dealt = "" if experiment.topology is not None else ", with devices assigned to LPSs in turn"
     is_known = trained_examples_of(make_method(experiment), 1, 0) is not None
     once = "" if is_known else "one training per round, "
     based_on = f"payloads, {once}and the draws of {counted(expected.rounds, 'LPS round')}{dealt}"

@@ -24,7 +24,7 @@ from fedstrata.methods.cohort import cohort_size
 from fedstrata.streams.homes import asks_in_training
 
 PARTS = 40_000  # devices' parts of rounds that the clock calculates, before no more changes are tried
-WORTH = 0.01  # share of the cost that a placement must save, so that devices are not placed in index order
+WORTH = 0.01  # share of the cost that a placement must save, so that devices are not placed in turn
 
 Room = Annotated[int, Field(ge=1)]
 
@@ -102,7 +102,7 @@ def at(experiment: Experiment, placement: Placement) -> Experiment:
 
 def placed(experiment: Experiment, settings: PlaceSettings, aim: Resource) -> Experiment:
     """Return the experiment with the placement that costs least in an LPS round. If another saves less than `WORTH`,
-    devices stay in index order.
+    devices are placed in turn.
 
     The cost is energy if this is the aim. Otherwise it is the time of the slowest LPS, then of the second slowest.
 
@@ -169,6 +169,6 @@ def gains(experiment: Experiment, settings: PlaceSettings, aim: Resource) -> str
 
     ours = resource.said(costs_of_round(experiment, dataset)[resource])
     return (
-        f"{resource.label} of a global round as placed: {ours}; in index order: {said(rooms.numbered())}; each device "
+        f"{resource.label} of a global round as placed: {ours}; in turn: {said(rooms.numbered())}; each device "
         f"at its nearest LPS with room: {said(rooms.nearest())}"
     )

@@ -39,7 +39,7 @@ class Rooms:
         )
 
     def numbered(self) -> Placement:
-        """Return the placement in index order, as without `topology.devices`."""
+        """Return the placement without `topology.devices`: device i at LPS i modulo the number of LPSs."""
         lps = len(self.capacities)
         return tuple(tuple(range(number, len(self.allowed), lps)) for number in range(lps))
 

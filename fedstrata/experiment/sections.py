@@ -297,12 +297,12 @@ class DeviceSettings(Settings):
 class TopologySettings(Settings):
     """Assign devices to LPSs. Without this section, each cluster has its own LPS.
 
-    If only `lps`, the number of LPSs, is given, devices are divided in index order, as evenly as possible. With
-    `devices`, the file lists the device indexes of each LPS.
+    If only `lps`, the number of LPSs, is given, device i has LPS i modulo `lps`. With `devices`, the file lists the
+    device indexes of each LPS.
     """
 
     lps: int = Field(ge=1, le=10_000)
-    """Number of LPSs; devices are divided among them in index order, as evenly as possible."""
+    """Number of LPSs; device i has LPS i modulo `lps`, so with 2 LPSs, `lps-0` has devices 0, 2, 4 and so on."""
     devices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
     """Device indexes of each LPS, such as `[[0, 1, 2], [3, 4]]`, in place of an even division."""
 

@@ -45,6 +45,7 @@ from fedstrata.errors import (
     RunStoppedError,
 )
 from fedstrata.experiment import Experiment
+from fedstrata.experiment.keys_of_files import HASHED, files_named
 from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import check_partition
 from fedstrata.store.own_code import with_digests
@@ -392,11 +393,16 @@ def _with_rights(values: dict[str, Any], cluster: InstalledRelease, tell: Callab
 def load_for_cluster(
     path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Load an experiment for Kubernetes. If it has the key data.folder, remove the key, because pods do not have this
-    machine's folders, and call `tell` with a line about the removal.
+    """Load an experiment for Kubernetes. Call `tell` with a line about each file that the experiment names, because
+    pods do not have this machine's files. If it has the key data.folder, remove the key, and tell this, too.
     """
     experiment = with_digests(load_experiment(path, overrides, seed))
     refuse_faults(experiment, "Kubernetes")
+    for key, file in files_named(experiment.model_dump(mode="json", by_alias=True), HASHED).items():
+        tell(
+            f"{key} is {file}, which `fedstrata up` does not send: pods need the same file at this path, from your own "
+            "image, or from a volume (extraVolumes of gps, lps and device)"
+        )
     if experiment.data.folder is not None and experiment.data.name != "folder":
         tell(
             f"data.folder {experiment.data.folder} is on this machine, so pods do not use it. They read data from the "

@@ -23,6 +23,18 @@ def with_files(
     return found
 
 
+def files_named(document: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
+    """Return the path of each file that an experiment's document names under one of `keys`, by its full key."""
+    found: dict[str, str] = {}
+
+    def noted(section: Section, name: str, key: str) -> Section:
+        found[key] = section[name]
+        return section
+
+    with_files(document, keys, noted)
+    return found
+
+
 def _with_file(node: Any, rest: list[str], path: tuple[str, ...], changed: Callable[..., Section]) -> Any:
     name, *deeper = rest
     if name == "*" and isinstance(node, list):

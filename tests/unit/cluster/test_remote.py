@@ -136,6 +136,15 @@ def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
     assert here.digest == load_for_cluster(path, (), None).digest
 
 
+def test_a_file_that_pods_need_too_is_told_with_its_key_and_path(tmp_path: Path) -> None:
+    (tmp_path / "owners.txt").write_text("0\n1\n")
+    path = tmp_path / "lab.yaml"
+    path.write_text("name: lab\npartition: {kind: given, file: owners.txt, devices: 2}\n")
+    told: list[str] = []
+    load_for_cluster(path, (), None, told.append)
+    assert [line.partition(",")[0] for line in told] == [f"partition.file is {tmp_path / 'owners.txt'}"]
+
+
 def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.cluster.secrets.REQUEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -28,6 +28,8 @@
   {{- $devices = len ($partition.names | default list) -}}
 {{- else if and (has (toString $partition.kind) (list "natural" "given")) (or $partition.names $partition.examples) -}}
   {{- $devices = len ($partition.names | default $partition.examples) -}}
+{{- else if and (contains ":" (toString $partition.kind)) (kindIs "invalid" $partition.devices) -}}
+  {{- include "fedstrata.experimentError" (printf "partition.kind is %s, and partition.devices is missing; the chart cannot ask your class for the number of devices, so give the class a key devices, and set it" $partition.kind) -}}
 {{- else if $partition.kind -}}
   {{- $devices = include "fedstrata.count" (dict "value" $partition.devices "key" "partition.devices") | int -}}
 {{- else -}}

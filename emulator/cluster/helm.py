@@ -89,13 +89,18 @@ class Helm:
             return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
         return dict(self._by_library("values"))
 
-    def check(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Render the chart without a call to Kubernetes. Raises ExperimentError if the chart refuses the values."""
+    def check(self, chart: Path, values: Mapping[str, Any], version: str | None) -> None:
+        """Render the chart without a call to Kubernetes. Raises ExperimentError if the chart refuses the values.
+
+        `version` is the version of Kubernetes, if it is known. Otherwise the command helm assumes a version, and Helm
+        4.0.0 assumes 1.20. The library always assumes the newest version that it knows.
+        """
         if self._command is None:
             self._by_library("render", chart=str(chart), values=dict(values))
             return
+        of_version = [] if version is None else ["--kube-version", version]
         with _as_file(values) as file:
-            self._run(["template", self._release.name, str(chart), "--values", file])
+            self._run(["template", self._release.name, str(chart), *of_version, "--values", file])
 
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
         """Install the chart as the release, or upgrade the existing release to this chart. The namespace must exist.

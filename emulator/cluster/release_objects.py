@@ -23,7 +23,16 @@ from emulator.cluster.rollout import (
     owner_kind,
     progress,
 )
-from emulator.cluster.secrets import CONFLICT, NOT_FOUND, REQUEST_S, KubernetesSecrets, answering, asked, sentence
+from emulator.cluster.secrets import (
+    CONFLICT,
+    FORBIDDEN,
+    NOT_FOUND,
+    REQUEST_S,
+    KubernetesSecrets,
+    answering,
+    asked,
+    sentence,
+)
 from emulator.shipped.extras import needed
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.waiting import pass_time
@@ -54,6 +63,13 @@ class InstalledRelease:
         self._namespace = release.namespace
         self._labels = {NAME: "fedstrata", INSTANCE: release.name}
         self._selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
+
+    def kubernetes_version(self) -> str | None:
+        """Return the version of Kubernetes, such as v1.34.1. Return None if this account may not ask for it."""
+        from kubernetes import client
+
+        found = asked(client.VersionApi(self._core.api_client).get_code, instead={FORBIDDEN: None})
+        return None if found is None else str(found.git_version)
 
     # --- what this account may do --------------------------------------------------------------
 

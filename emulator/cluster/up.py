@@ -209,7 +209,8 @@ class _Upgrade:
         if before is None:
             self._cluster.wait_gone(request.timeout_s, self._tell)
         values = self._values({} if before is None or request.resets_values else before, asked)
-        self._helm.check(request.chart, values)  # before anything is written for values that the chart refuses
+        # before anything is written for values that the chart refuses
+        self._helm.check(request.chart, values, self._cluster.kubernetes_version())
         values = _with_rights(values, self._cluster, self._tell)
         if before is None:
             self._cluster.secrets.ensure_namespace()

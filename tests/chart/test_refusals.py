@@ -112,7 +112,10 @@ def test_only_a_published_data_set_needs_files(name: str) -> None:
             "partition.kind is missing; give one, such as iid",
         ),
         ("name: lab\npartition: {kind: sorted}", "partition.devices must be a whole number from 1 up"),
-        ("name: lab\npartition: {kind: 'own:Halves'}", "partition.kind is own:Halves, and partition.devices is missing"),
+        (
+            "name: lab\npartition: {kind: 'own:Halves'}",
+            "is own:Halves, and partition.devices is missing",
+        ),
         ("name: lab\npartition: {kind: iid, devices: 0}", "partition.devices must be a whole number from 1 up, not 0"),
         ("name: lab\npartition: {kind: iid, devices: 2.5}", "not 2.5"),
         ("name: lab\npartition: {kind: iid, devices: many}", "not many"),

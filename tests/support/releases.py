@@ -62,6 +62,7 @@ class Noted:
             ("delete_claims", [*claims]),
             ("claims", [*claims]),
             ("may", True),
+            ("kubernetes_version", "v1.34.1"),
         ):
             monkeypatch.setattr(InstalledRelease, name, self._noting(name, answer))
         monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)

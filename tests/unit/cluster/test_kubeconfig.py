@@ -2,8 +2,10 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from kubernetes import client
 
 from emulator.cluster.release import Release
 from emulator.cluster.release_objects import InstalledRelease
@@ -58,6 +60,21 @@ def test_what_is_wrong_is_said_before_kubernetes_is_asked_anything(
     (tmp_path / "config").write_text(UNREACHABLE)
     assert execute(["up", "digits", "--kubeconfig", "config", *wrong]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_the_version_of_kubernetes_is_known_if_the_account_may_ask_for_it(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_code(*_: object, **__: object) -> SimpleNamespace:
+        if status == 403:
+            raise client.ApiException(status=403)
+        return SimpleNamespace(git_version="v1.34.1+k3s1")
+
+    monkeypatch.setattr(client.VersionApi, "get_code", get_code)
+    (tmp_path / "config").write_text(UNREACHABLE)
+    found = InstalledRelease(Release(name="lab", namespace="default", kubeconfig=tmp_path / "config"))
+    assert found.kubernetes_version() == ("v1.34.1+k3s1" if status == 200 else None)
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_anybody_waits_for_the_record(

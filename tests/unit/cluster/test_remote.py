@@ -60,7 +60,7 @@ def test_volumes_that_kubernetes_does_not_change_are_told_with_the_value_that_ke
 def test_a_section_of_the_values_without_keys_is_told_as_an_error_of_the_values(section: str, key: str) -> None:
     helm = Helm(Release(name="lab", namespace="edge"))
     with pytest.raises(ExperimentError, match=rf"section of the values is empty, so the chart finds no key {key} at"):
-        helm.check(CHART, {"tls": {"mode": "off"}, section: None})
+        helm.check(CHART, {"tls": {"mode": "off"}, section: None}, None)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_values_of_another_form_are_refused_by_the_chart(monkeypatch: pytest.Mon
 def test_an_installation_waits_for_what_is_still_going(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(monkeypatch, chart=None)
     up()
-    assert noted.calls == ["wait_gone", "may", "warnings", "wait_ready"]
+    assert noted.calls == ["wait_gone", "kubernetes_version", "may", "warnings", "wait_ready"]
 
 
 def test_an_uninstallation_waits_until_all_is_gone_and_names_the_claims_that_stay(

@@ -37,24 +37,25 @@ def test_what_the_chart_refuses_leaves_the_certificates_of_a_release_that_runs_a
     assert noted.secrets == before
 
 
-def test_the_chart_is_rendered_by_helms_command_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("version", "options"), [("v1.34.1+k3s1", ["--kube-version", "v1.34.1+k3s1"]), (None, [])])
+def test_the_chart_is_rendered_by_helms_command_for_the_version_of_kubernetes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, options: list[str]
 ) -> None:
     command, heard = tmp_path / "helm", tmp_path / "heard"
     command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {heard}\necho "Error: values: tls.lps" >&2\nexit 1\n')
     command.chmod(0o755)
     monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: str(command))
     with pytest.raises(ExperimentError, match=r"helm: Error: values: tls\.lps"):
-        Helm(LAB).check(CHART, {"tls": {"lps": 0}})
+        Helm(LAB).check(CHART, {"tls": {"lps": 0}}, version)
     words = heard.read_text().splitlines()
-    assert words[:-1] == ["--namespace", "default", "template", "lab", str(CHART), "--values"]
+    assert words[:-1] == ["--namespace", "default", "template", "lab", str(CHART), *options, "--values"]
 
 
 def test_the_chart_is_rendered_by_helms_library_where_there_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator.cluster.helm.shutil.which", lambda _: None)
-    Helm(LAB).check(CHART, {"tls": {"mode": "generated"}})
+    Helm(LAB).check(CHART, {"tls": {"mode": "generated"}}, None)
     with pytest.raises(ExperimentError, match=r"helm: .*tls\.mode is not given|helm: tls\.mode is not given"):
-        Helm(LAB).check(CHART, {})
+        Helm(LAB).check(CHART, {}, None)
 
 
 def test_secrets_of_who_is_no_longer_there_go_after_the_upgrade_and_not_where_it_fails(

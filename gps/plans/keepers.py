@@ -11,7 +11,7 @@ the number of clusters, and can withdraw tensors. So a global round has vectors 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import UPDATE_PART, Streams, VectorLayout, shares_of
 from fedstrata.tensors import Flat, Layout
+from gps.devices.roster import Device
 from gps.plans.places import Places
 
 
@@ -155,16 +156,16 @@ class Keeper:
             weights = {name: self._rounds * examples for name, examples in children.items()}
             return of_updates(rule, updates.tensors.size, weights, self._folder)
         plan = self._plans.at_end(global_round)
-        most = {home: self._most(home, plan, updates) for home in children}
+        most = {home: self._most(self._places.joined(home, global_round), plan, updates) for home in children}
         return of_streams(rule, updates.sizes, most, self._folder)
 
-    def _most(self, home: str, plan: Plan, updates: VectorLayout) -> list[int]:
-        """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices, times
-        the number of LPS rounds in a global round.
+    def _most(self, joined: Sequence[Device], plan: Plan, updates: VectorLayout) -> list[int]:
+        """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices in
+        the global round (`joined`), times the number of LPS rounds.
         """
         devices: list[tuple[int, int, dict[str, dict[int, int]]]]  # cluster, examples, shares
         weight = self._places.weight
-        members = [(device, device.cluster or 0) for device in self._places.members(home)]
+        members = [(device, device.cluster or 0) for device in joined]
         if plan.weights:
             devices = [(cluster, weight(each), shares_of(plan, each.device_index)) for each, cluster in members]
         else:  # one entry per cluster with the sum of its devices' weights

@@ -198,12 +198,15 @@ class Places:
         """Return the devices that belong to an LPS, in index order."""
         return self._members.get(home, [])
 
+    def joined(self, home: str, global_round: int) -> list[Device]:
+        """Return the devices of an LPS that take part in this global round, in index order. A late device may have a
+        place at the LPS long before its first global round.
+        """
+        return [device for device in self.members(home) if device.from_global_round <= global_round]
+
     def examples(self, global_round: int) -> dict[str, int]:
         """Return, by LPS, the sum of the weights of its devices that have joined by this global round."""
-        return {
-            name: sum(self.weight(d) for d in self.members(name) if d.from_global_round <= global_round)
-            for name in self.homes
-        }
+        return {name: sum(map(self.weight, self.joined(name, global_round))) for name in self.homes}
 
     def pods(self) -> dict[str, list[str]]:
         """Return, by pod name, the LPSs to which the pod's devices belong."""

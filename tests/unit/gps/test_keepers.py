@@ -236,6 +236,29 @@ def test_an_lps_counts_at_most_by_all_its_devices_in_all_its_lps_rounds(tmp_path
         own.check("lps-0", [61])
 
 
+def test_a_newcomer_counts_from_its_first_global_round_however_early_it_has_a_place(tmp_path: Path) -> None:
+    gps = GpsParts(tmp_path, *TWO_LPSS, "newcomers={devices: [4], from_global_round: 3}")
+    method = method_with(Heads, {"name": "own:method"}, Facts(device_count=5))
+    places = Places(gps.experiment, method, gps.roster, gps.journal)
+    keeper = Keeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), places, folder=NOWHERE)
+    gps.enrol(*range(4))
+    places.make(BEFORE, Plan(clusters=((0, 2), (1, 3)), rule="as given"))
+    founders = {"lps-0": [20, 10, 10], "lps-1": [30, 10, 20]}
+
+    def share(weights: dict[str, list[int]], global_round: int) -> list[float]:
+        sums = keeper.sums(places.examples(global_round), global_round)
+        for lps_id, stated in weights.items():
+            send(sums, lps_id, *(([0] * size, weight) for size, weight in zip((2, 1, 1), stated, strict=True)))
+        return sums.taking_part
+
+    assert share(founders, 1) == [1, 1, 1]
+    gps.enrol(4)
+    places.place(gps.roster.devices[4], 1, from_global_round=2)
+    assert share(founders, 1) == [1, 1, 1]
+    assert share(founders, 2) == [50 / 70, 1, 30 / 50]
+    assert share({**founders, "lps-1": [50, 10, 40]}, 2) == [1, 1, 1]
+
+
 def test_the_clusters_models_are_read_out_of_the_streams(setting: Setting) -> None:
     models = setting.keeper.models(setting.model(1, 2, 30, 40), 0)
     assert {name: model.read(0, 3).tolist() for name, model in models.items()} == {

@@ -15,11 +15,11 @@ from fedstrata.clock.arrivals import Arrivals, OwnArrivals, SharedArrivals
 from fedstrata.clock.deadline import Deadline
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.timeline import LAST_NS, DeviceTimeline, Sent, check_clock_at, times_of
-from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, TimedSettings
+from fedstrata.experiment.sections import AsynchronousSettings, BufferedSettings, RoundsSettings, TimedSettings
 from fedstrata.methods.cohort import cohort_size
 from fedstrata.rhythms import Contributed, Rhythm, make_factors, make_rhythm
 from fedstrata.rhythms.weights import divisor
-from fedstrata.rules import Weighing
+from fedstrata.rules import AS_STATED, Weighing
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -49,6 +49,14 @@ class UpdateWeights(Weighing):
 
     def largest(self, whole: int) -> int:
         return self._factors.most * divisor(whole, whole, whole, self._step)
+
+
+def weighing_of(rounds: RoundsSettings) -> Weighing:
+    """Return the factors of a round's updates before the round has taken any. In synchronous rounds they never change
+    a weight.
+    """
+    settings = rounds.asynchronous
+    return AS_STATED if settings is None else UpdateWeights(settings, settings.step)
 
 
 @dataclass(frozen=True, kw_only=True)

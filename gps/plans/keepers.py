@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedstrata.clock.asynchronous import weighing_of
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import AnyServerOptimiser
 from fedstrata.methods import Channel, Method, Plan, Reach
 from fedstrata.models import Model
 from fedstrata.rounds import Offer
 from fedstrata.rpc.payload import Acceptance
-from fedstrata.rules import Gathering, of_streams, of_updates
+from fedstrata.rules import AS_STATED, Gathering, of_streams, of_updates
 from fedstrata.rules.registry import gps_rule, sends_sums
 from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
@@ -78,6 +79,8 @@ class Keeper:
         self._rounds = experiment.training.lps_rounds_per_global_round
         self._is_exact = sends_sums(experiment, spans=streams.spans)
         self._rule = gps_rule(experiment, are_partial=self._is_exact)
+        # The weight of an exact sum is the divisor of an LPS's round, and not a number of examples.
+        self._weighing = weighing_of(experiment.training.rounds) if self._is_exact else AS_STATED
         self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by number of clusters and layout
         self.is_fetched_first = streams.spans  # whether LPSs fetch the initial model, instead of computing it
 
@@ -161,7 +164,8 @@ class Keeper:
 
     def _most(self, joined: Sequence[Device], plan: Plan, updates: VectorLayout) -> list[int]:
         """Return the largest possible weight of an LPS in each stream: the sum of the weights of all its devices in
-        the global round (`joined`), times the number of LPS rounds.
+        the global round (`joined`), times the number of LPS rounds. With asynchronous rounds and a step below 1, an
+        exact sum can have a larger weight.
         """
         devices: list[tuple[int, int, dict[str, dict[int, int]]]]  # cluster, examples, shares
         weight = self._places.weight
@@ -174,7 +178,8 @@ class Keeper:
                 examples[cluster] += weight(device)
             devices = [(cluster, count, {}) for cluster, count in examples.items()]
         weights = [updates.weights(cluster, count, shares) for cluster, count, shares in devices]
-        return [self._rounds * sum(each[number] for each in weights) for number in range(len(updates.streams))]
+        sums = [sum(each[number] for each in weights) for number in range(len(updates.streams))]
+        return [self._rounds * self._weighing.largest(each) for each in sums]
 
     def changes(self, sums: Gathering, global_round: int) -> Iterator[PieceChange]:
         """Yield how the vector changes in a global round, piece by piece, in the order of the changed vector.

@@ -194,12 +194,22 @@ def test_a_mixed_stream_is_the_mean_itself_by_the_plans_weights(tmp_path: Path) 
     assert setting.following(setting.model(9, 9, 9, 9, 9, 9), sums) == [1.25, 0, 0, 0, 1, 0]
 
 
-def test_an_lps_has_at_most_the_weight_of_its_devices_in_a_stream(setting: Setting) -> None:
-    sums = setting.sums()
-    for weights in ([20, 10, 10], [0, 0, 0]):
+@pytest.mark.parametrize(
+    ("rounds", "most"),
+    [
+        ("{kind: synchronous}", [20, 10, 10]),
+        ("{kind: buffered, buffer: 1, step: 2}", [20, 10, 10]),
+        ("{kind: buffered, buffer: 1, step: 0.3}", [67, 34, 34]),  # the largest divisors: 20 / 0.3 and 10 / 0.3
+    ],
+)
+def test_an_lps_has_at_most_the_weight_of_its_devices_in_a_stream(tmp_path: Path, rounds: str, most: list[int]) -> None:
+    sums = Setting(tmp_path, Heads, f"training.rounds.lps={rounds}").sums()
+    for weights in (most, [0, 0, 0]):
         sums.check("lps-0", weights)
-    for weights in ([21, 10, 10], [20, 11, 10], [20, 10, -1], [20, 10], [20, 10, 10, 0]):
-        with pytest.raises(PayloadError, match=r"lps-0 states the weights .* expected at most \[20, 10, 10\]"):
+    base, first, second = most
+    wrong = ([base + 1, first, second], [base, first + 1, second], [base, first, -1], [base, first], [*most, 0])
+    for weights in wrong:
+        with pytest.raises(PayloadError, match=rf"lps-0 states the weights .* expected at most \[{base}, {first}, "):
             sums.check("lps-0", weights)
 
 

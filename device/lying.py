@@ -5,6 +5,7 @@ update than the one that it has computed.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from device.round_job import RoundJob, encoded
 from device.rounds import DeviceRounds
@@ -26,8 +27,10 @@ class LyingRounds(DeviceRounds):
         return self._host.attacks_by(self._index)
 
     @cached_property
-    def _changed(self) -> dict[tuple[int, ...], DeviceData]:
-        """The device's data with changed examples, by the numbers of the attacks that are active in a round."""
+    def _changed(self) -> dict[tuple[int, ...], tuple[DeviceData, dict[str, Any]]]:
+        """The device's data with changed examples, and the values that the method computes once from these data. The
+        keys are the numbers of the attacks that are active in a round.
+        """
         return {}
 
     def stated(self, examples: int) -> int:
@@ -38,12 +41,16 @@ class LyingRounds(DeviceRounds):
     def _on(self, global_round: int) -> list[Entry]:
         return [entry for entry in self._lies if entry.is_on(global_round)]
 
-    def _round_job(self, client: RoundClient, received: ReceivedModel, data: DeviceData) -> RoundJob:
+    def _round_job(
+        self, client: RoundClient, received: ReceivedModel, data: DeviceData, made: dict[str, Any]
+    ) -> RoundJob:
         on = self._on(received.global_round)
-        key = tuple(entry.number for entry in on)
-        if key not in self._changed:
-            self._changed[key] = replace(data, train=self._examples(data.train, on))
-        return super()._round_job(client, received, self._changed[key])
+        if on:
+            key = tuple(entry.number for entry in on)
+            if key not in self._changed:
+                self._changed[key] = replace(data, train=self._examples(data.train, on)), {}
+            data, made = self._changed[key]
+        return super()._round_job(client, received, data, made)
 
     def _examples(self, examples: Examples, on: Sequence[Entry]) -> Examples:
         for entry in on:

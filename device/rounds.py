@@ -132,7 +132,7 @@ class DeviceRounds:
             if isinstance(offer, ReceivedModel):
                 self._host.held[served.by.home_id] = offer
                 self._received_of.add(served.by.home_id)
-                self._job = self._round_job(client, offer, data)
+                self._job = self._round_job(client, offer, data, self._made)
             match offer:
                 case rounds_pb2.Finished():
                     if offer.reason:
@@ -194,7 +194,10 @@ class DeviceRounds:
             return self._answered[1]
         raise PayloadError("the LPS asks again for an update or answer that this device has never sent")
 
-    def _round_job(self, client: RoundClient, received: ReceivedModel, data: DeviceData) -> RoundJob:
+    def _round_job(
+        self, client: RoundClient, received: ReceivedModel, data: DeviceData, made: dict[str, Any]
+    ) -> RoundJob:
+        """Return the job of a round. `made` has the values that the method computes once from `data`."""
         return RoundJob(
             self._host,
             data,
@@ -203,7 +206,7 @@ class DeviceRounds:
             device_id=self._device_id,
             client=client,
             store=self._store,
-            made=self._made,
+            made=made,
         )
 
     async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:

@@ -82,6 +82,13 @@ def test_each_attack_changes_the_models_and_a_run_repeats_it(
     assert one == again != honest
 
 
+def test_an_attack_begins_in_its_round_though_the_method_divides_a_devices_examples_once(tmp_path: Path) -> None:
+    fomo = ("method={name: fedfomo, offered: 2}", *FLAT[1:], "training.global_rounds=2")
+    flips = "attacks=[{name: label_flip, devices: [1], from_global_round: 2}]"
+    honest, attacked = (models(small(*fomo, *more), tmp_path / str(len(more))) for more in ((), (flips,)))
+    assert {name for name in honest if attacked[name] != honest[name]} == {"cluster-1"}
+
+
 def test_the_record_has_the_success_of_a_backdoor(tmp_path: Path) -> None:
     rounds = (*FLAT, "training.global_rounds=4", "training.local_epochs=4")
     backdoor = "{name: backdoor, label: 0, size: 2, times: 3, devices: [0, 1]}"

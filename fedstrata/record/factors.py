@@ -47,7 +47,7 @@ class Kept:
     """
 
     attackers: Share
-    """Share of attackers in the sum of all factors: their weight in the combined updates."""
+    """Share of attackers in the sum of all factors without signs: their weight in the combined updates."""
     honest_left_out: Share
     """Share of the updates of other children that have the factor 0."""
 
@@ -87,8 +87,8 @@ class RuleFactors:
         return {"kept": {tier: self._kept([each for each in found if each.tier == tier]) for tier in tiers} or None}
 
     def _kept(self, factors: Sequence[_Factor]) -> Kept:
-        lies = sum(each.factor for each in factors if self._is_lie(each))
-        honest = [each.factor for each in factors if not self._is_lie(each)]
+        lies = sum(abs(each.factor) for each in factors if self._is_lie(each))
+        honest = [abs(each.factor) for each in factors if not self._is_lie(each)]
         total = lies + sum(honest)
         return Kept(attackers=lies / total if total else 0.0, honest_left_out=honest.count(0) / max(1, len(honest)))
 

@@ -58,6 +58,12 @@ def test_the_summary_has_the_weight_of_attackers_in_the_rounds_of_an_attack() ->
     assert factors.summary() == {"kept": {"lps": lps, "gps": Kept(attackers=0, honest_left_out=0)}}
 
 
+def test_factors_below_0_have_weight_too() -> None:
+    rows = [row(1, "lps-0", d0=-0.5, d2=1.5), row(1, "lps-1", d1=1.0, d3=0.0)]
+    factors = RuleFactors(experiment=parse_experiment(TEXT, overrides=[FLIP]), rows=rows, global_rounds={})
+    assert factors.summary() == {"kept": {"lps": Kept(attackers=0.5 / 3, honest_left_out=1 / 3)}}
+
+
 def test_without_attacks_there_is_no_summary_and_without_factors_no_table() -> None:
     honest = parse_experiment(TEXT)
     assert RuleFactors(experiment=honest, rows=ROWS, global_rounds={}).summary() == {"kept": None}

@@ -72,6 +72,8 @@ class Attacked(Rule):
 
     def total(self, size: int, max_weight: int, folder: Path) -> Total:
         inner = self._rule.total(size, max_weight, folder)
+        if not size:  # the method sends no values, so attackers have nothing to replace
+            return inner
         return _Lying(inner, Spool(size, folder), largest_value(max_weight), self._lies)
 
     def _lies(self, spool: Spool, children: Sequence[str]) -> dict[str, Flat]:

@@ -93,6 +93,19 @@ async def test_a_child_that_is_forgotten_is_not_in_the_lie(tmp_path: Path) -> No
     assert gathering.totals[0].mean().tolist() == [0]  # (1 + 2 − 2 · 1.5) / 3
 
 
+@pytest.mark.parametrize("attack", ["name: alie, devices: [0]", "name: min_max, devices: [0]", "name: noise, lps: [0]"])
+async def test_where_a_method_sends_nothing_there_is_nothing_to_replace(attack: str, tmp_path: Path) -> None:
+    attacked = parse_experiment(BASE, overrides=["topology={lps: 2}", f"attacks=[{{{attack}}}]"])
+    is_at_lps = "devices" in attack
+    rule = lps_rule(attacked) if is_at_lps else gps_rule(attacked, are_partial=False)
+    children = [*UPDATES] if is_at_lps else ["lps-0", "lps-1"]
+    gathering = of_updates(rule, 0, dict.fromkeys(children, 5), tmp_path)
+    for child in children:
+        gathering.accept(child, [5])
+    await gathering.settle()
+    assert len(gathering.totals[0].mean()) == 0
+
+
 async def test_an_lps_draws_other_noise_in_each_stream(tmp_path: Path) -> None:
     noise = parse_experiment(BASE, overrides=["topology={lps: 2}", "attacks=[{name: noise, lps: [0]}]"])
     rule = gps_rule(noise, are_partial=False).in_round(1)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedstrata.errors import ExperimentError
 
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+NAME = re.compile(rf"{NAMESPACE.pattern}([.]{NAMESPACE.pattern})*")
 RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters: limits of Helm and Kubernetes
 
 
@@ -22,10 +23,13 @@ class Release:
     kubeconfig: Path | None = None  # None: $KUBECONFIG, or ~/.kube/config
 
     def __post_init__(self) -> None:
-        for what, name, most in (("release", self.name, RELEASE_MAX), ("namespace", self.namespace, NAMESPACE_MAX)):
-            if len(name) > most or not NAME.fullmatch(name):
+        for what, name, form, most, more in (
+            ("release", self.name, NAME, RELEASE_MAX, ", dots"),
+            ("namespace", self.namespace, NAMESPACE, NAMESPACE_MAX, ""),
+        ):
+            if len(name) > most or not form.fullmatch(name):
                 raise ExperimentError(
-                    f"--{what} {name[:80]!r}: a name has at most {most} lower-case letters, digits and hyphens, "
+                    f"--{what} {name[:80]!r}: a name has at most {most} lower-case letters, digits{more} and hyphens, "
                     "and begins and ends with a letter or digit"
                 )
         if self.kubeconfig is not None and not self.kubeconfig.exists():

@@ -166,15 +166,21 @@ def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monk
         ("lab_1", "default"),
         ("-lab", "default"),
         ("lab\n", "default"),
+        ("lab.", "default"),
+        ("lab", "a.b"),
         ("a" * 54, "default"),
         ("lab", "a" * 64),
         ("lab", "A"),
     ],
 )
 def test_a_name_that_kubernetes_refuses_is_refused_before_anything_is_begun(name: str, namespace: str) -> None:
-    with pytest.raises(ExperimentError, match="lower-case letters, digits and hyphens"):
+    with pytest.raises(ExperimentError, match=r"lower-case letters, digits(, dots)? and hyphens"):
         Release(name=name, namespace=namespace)
     assert execute(["status", "--release", name, "--namespace", namespace]) == 2
+
+
+def test_a_release_may_have_dots_because_helm_and_the_chart_allow_them() -> None:
+    assert Release(name="fl.dev", namespace="lab").options == "--release fl.dev --namespace lab"
 
 
 def test_where_own_code_is_not_here_the_charts_memory_holds_and_that_is_said(

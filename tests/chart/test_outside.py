@@ -178,6 +178,15 @@ def test_boards_that_are_no_nodes_take_no_pods_and_no_data_of_the_release() -> N
     assert not [rule for rule in role if "pods" in rule["resources"]]
 
 
+@pytest.mark.parametrize(
+    ("enabled", "kind", "says"), [(False, "NodePort", 1), (False, "LoadBalancer", 0), (True, "NodePort", 0)]
+)
+def test_the_notes_say_if_nothing_limits_who_may_call(enabled: bool, kind: str, says: int) -> None:
+    outside = {"type": kind, "gps": "n:30051", "lps": "n:30061+", "from": FROM}
+    text = notes({"experiment": TWO, "outside": outside, "networkPolicy": {"enabled": enabled}})
+    assert text.count("outside.from has no effect") == says
+
+
 def test_the_notes_say_what_a_board_runs() -> None:
     assert "python -m device --experiment FILE.yaml --gps fl.example.org:50051" in notes(OUTSIDE)
     assert "python -m device" not in notes()

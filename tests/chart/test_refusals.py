@@ -80,6 +80,11 @@ def test_the_schema_names_the_key_and_what_it_takes(values: dict[str, Any], mess
         ({"experiment": IID + "data: {name: svhn}\n"}, "experiment lab reads svhn from files: set data.type"),
         ({"data": {"type": "hostPath"}}, "data.hostPath is empty: give a folder"),
         ({"data": {"type": "claim"}}, "data.claimName is empty: give the name of a"),
+        ({"ports": {"grpc": 8080}}, "ports.grpc and ports.http are both 8080"),
+        (
+            {"tls": {"mode": "cert-manager", "certManager": {"duration": "720h"}}},
+            "tls.certManager.duration is 720h, not more than tls.certManager.renewBefore (720h)",
+        ),
         ({"image": {"tag": "latest"}}, "latest does not say which version runs"),
     ],
 )
@@ -126,6 +131,10 @@ def test_only_a_published_data_set_needs_files(name: str) -> None:
         (IID + "topology: {lps: 11}", "topology.lps is 11, more than the 10 devices"),
         (IID + "topology: {devices: [[0, 1]]}", "topology.lps must be a whole number from 1 up, not <nil>"),
         (IID + "topology: 3", "topology must say lps"),
+        (IID + "data: digits", "data must be a mapping of keys to values, not digits"),
+        (IID + "training: [5]", "training must be a mapping of keys to values, not [5]"),
+        ("name: lab\npartition: {kind: local, names: [a, 2]}", "partition.names must be a list of texts, and has 2"),
+        ("name: lab\npartition: {kind: local, names: abc}", "partition.names must be a list of texts, not abc"),
         (IID + "# " + "x" * 1_000_000, "larger than the 1 MB"),
     ],
 )

@@ -19,6 +19,13 @@
 {{- if not (kindIs "string" $file.name) }}{{ include "fedstrata.experimentError" "name is missing" }}{{ end -}}
 {{- $partition := $file.partition -}}
 {{- if not (kindIs "map" $partition) }}{{ include "fedstrata.experimentError" "partition is missing; it says how many devices there are" }}{{ end -}}
+{{- range $key := list "data" "training" -}}
+{{- if and (get $file $key) (not (kindIs "map" (get $file $key))) }}{{ include "fedstrata.experimentError" (printf "%s must be a mapping of keys to values, not %v" $key (get $file $key)) }}{{ end -}}
+{{- end -}}
+{{- with $partition.names -}}
+{{- if not (kindIs "slice" .) }}{{ include "fedstrata.experimentError" (printf "partition.names must be a list of texts, not %v" .) }}{{ end -}}
+{{- range . }}{{ if not (kindIs "string" .) }}{{ include "fedstrata.experimentError" (printf "partition.names must be a list of texts, and has %v; put it into quotes" .) }}{{ end }}{{ end -}}
+{{- end -}}
 {{- $devices := 0 -}}
 {{- if has (toString $partition.kind) (list "tasks" "groups") -}}
   {{- range $group := get $partition $partition.kind | default list -}}

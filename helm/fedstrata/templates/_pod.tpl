@@ -76,6 +76,8 @@ readinessProbe:
 {{- define "fedstrata.container" -}}
 {{- $root := .root -}}
 {{- $tier := index $root.Values .component -}}
+{{- $ports := $root.Values.ports -}}
+{{- if eq (int $ports.grpc) (int $ports.http) }}{{ fail (printf "ports.grpc and ports.http are both %d, and a process cannot listen twice at one port: change one of the two" (int $ports.grpc)) }}{{ end -}}
 name: {{ .component }}
 image: {{ include "fedstrata.image" . | quote }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}

@@ -106,9 +106,9 @@ class _Sizes:
         )
         return _model_bytes(self._lps_model, header)
 
-    def of_lps(self, name: str, global_round: int, examples: int, weights: Sequence[int]) -> int:
-        """Return the bytes of the update that LPS `name` sends in a global round. `weights` has the weight of this
-        update in each stream.
+    def of_lps(self, name: str, global_round: int, examples: int, weight: int) -> int:
+        """Return the bytes of the update that LPS `name` sends in a global round. `weight` is its weight in each
+        stream. With the method `local` there is no stream.
         """
         up = self._experiment.links.lps_gps.up
         header = pb.UpdateHeader(
@@ -116,7 +116,7 @@ class _Sizes:
         )
         if self.spans:
             codec = PayloadCodec(self._up.tensors, "exact" if self._is_exact else up)
-            header.payload.CopyFrom(parts_header(codec, self._up.parts, weights))
+            header.payload.CopyFrom(parts_header(codec, self._up.parts, [weight] * len(self._up.parts)))
             header.num_examples = examples
         else:
             codec = PayloadCodec(self._streams.everywhere, up)
@@ -200,7 +200,7 @@ def timeline_of(experiment: Experiment, settings: TimedSettings | BufferedSettin
             ends_ns = lps.global_round(arrived_ns, settings)
             sent[lps.name] = Exchanged(
                 down_bytes=down_bytes if is_sent else 0,
-                up_bytes=sizes.of_lps(lps.name, number, lps.examples, [lps.weight]),
+                up_bytes=sizes.of_lps(lps.name, number, lps.examples, lps.weight),
                 work=pb.Work(busy_ns=ends_ns - arrived_ns),
             )
         found.append(uplinks.round(number, begins_ns).times(sent))

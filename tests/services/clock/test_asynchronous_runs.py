@@ -183,6 +183,11 @@ def test_a_run_equals_a_simulation_in_every_composition_and_in_the_model(
         assert np.abs(saved[name] - values).max() < 1e-6, name
 
 
+def test_rounds_without_a_model_at_the_gps_are_predicted_too(folder: Path) -> None:
+    experiment = asynchronous(*BUFFERED, "method=local")
+    assert predicted(experiment) == timeline(run(experiment, folder / "local").folder)
+
+
 def test_equal_devices_and_buffers_of_all_give_the_bits_and_times_of_synchronous_rounds(folder: Path) -> None:
     synchronous, lps = "training.rounds.lps.kind=synchronous", "topology={lps: 2}"
     same_rates = ", overrides: [{devices: [0-4], down_rate: 2Mbit/s, up_rate: 1Mbit/s}]"

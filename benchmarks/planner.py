@@ -116,9 +116,10 @@ def regret_of(chosen: Candidate, needs: Needs) -> str:
     return f"{regret:.3f}" if math.isfinite(regret) else "missed"
 
 
-def needs_of(records: Records, target: float) -> dict[Resource, dict[Place, float]]:
+def needs_of(candidates: Sequence[Candidate], records: Records, target: float) -> dict[Resource, dict[Place, float]]:
     """Return what each candidate measured until the target, by resource."""
-    used = {place: amounts for place, of_place in records.items() if (amounts := used_by(of_place, target)) is not None}
+    found = {each.place: used_by(each, records[each.place], target) for each in candidates}
+    used = {place: amounts for place, amounts in found.items() if amounts is not None}
     there = [name for name in Resource if all(name in each for each in used.values())]
     return {name: {place: used[place][name] if place in used else math.inf for place in records} for name in there}
 
@@ -152,7 +153,7 @@ def main() -> None:
     print("| target | aim | reach it | trainings | regret | tau | random | genetic | default | cheapest round |")
     print("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for target in given.targets or [search.file.target]:
-        for aim, needs in needs_of(records, target).items():
+        for aim, needs in needs_of(start.candidates, records, target).items():
             found = replayed(replace(start, aim=aim), records, needs, target=target, most=most)
             others = [regrets(draw, start.candidates, needs, most) for draw in (at_random, genetic)]
             others += [regret_of(each, needs) for each in untrained]

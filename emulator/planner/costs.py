@@ -19,6 +19,12 @@ from fedstrata.record.timeline import FLOWS
 from fedstrata.v1 import rounds_pb2 as pb
 
 NS = 1e9
+TABLES = {
+    Resource.SECONDS: "waits.csv",
+    Resource.DEVICE_BYTES: "rounds.csv",
+    Resource.LPS_GPS_BYTES: "flows.csv",
+    Resource.JOULES: "energy.csv",
+}  # the file of a record with what a run has used
 
 
 def costs_of_round(experiment: Experiment, dataset: Dataset) -> Amounts:
@@ -63,9 +69,11 @@ def used_until(record: RunRecord, global_round: int) -> Amounts:
             lasted[wait.global_round] = max(lasted[wait.global_round], wait.busy_s + wait.waiting_s)
     folder = record.folder
     flows = [
-        row for row in FLOWS.read_if_there(folder / "flows.csv") if row.tier == "gps" and is_until(row.global_round)
+        row
+        for row in FLOWS.read_if_there(folder / TABLES[Resource.LPS_GPS_BYTES])
+        if row.tier == "gps" and is_until(row.global_round)
     ]
-    spent = [row for row in ENERGY.read_if_there(folder / "energy.csv") if is_until(row.global_round)]
+    spent = [row for row in ENERGY.read_if_there(folder / TABLES[Resource.JOULES]) if is_until(row.global_round)]
     found = {
         Resource.SECONDS: sum(lasted.values()),
         Resource.DEVICE_BYTES: sum(

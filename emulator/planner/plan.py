@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from emulator.planner.costs import costs_of_round, used_until, work_of_round
+from emulator.planner.costs import TABLES, costs_of_round, used_until, work_of_round
 from emulator.planner.learning import models_digest
 from emulator.planner.resources import Amounts
 from emulator.planner.search import SHARES, Candidate, Reached, SearchState, trained_until_found
@@ -21,7 +21,7 @@ from emulator.sweeps.sweep import SweepRequest, sweep, written_results
 from emulator.sweeps.sweep_folder import SWEEP
 from emulator.sweeps.sweep_progress import SweepDisplay
 from fedstrata.datasets import load_dataset
-from fedstrata.errors import ExperimentError, RunStoppedError
+from fedstrata.errors import DataError, ExperimentError, RunStoppedError
 from fedstrata.experiment import Experiment
 
 TRAININGS = "trainings"  # the folder of the trained candidates, which is a sweep's folder
@@ -75,7 +75,8 @@ def plan(path: Path, out: Path, jobs: int | None, display: SweepDisplay) -> Plan
     written_results(part, out / TRAININGS, part.runs)
     if state.best is None:
         raise ExperimentError(_unreached(state, records, search.file.target))
-    used = {place: used_by(of_place, search.file.target) for place, of_place in records.items()}
+    known = [each for each in trained if each.place in records]
+    used = {each.place: used_by(each, records[each.place], search.file.target) for each in known}
     measured = {place: amounts for place, amounts in used.items() if amounts is not None}
     return Plan(search=search, state=state, best=state.best, trained=trained, measured=measured)
 
@@ -180,13 +181,23 @@ def moment_of(record: RunRecord, target: float, share: float) -> float:
     return math.inf
 
 
-def used_by(records: Sequence[RunRecord], target: float) -> Amounts | None:
-    """Return the mean of what some runs used until the target. If one missed the target, return None."""
+def used_by(candidate: Candidate, records: Sequence[RunRecord], target: float) -> Amounts | None:
+    """Return the mean of what the runs of a candidate used until the target. If one missed the target, return None.
+
+    Raises:
+        DataError: a record lacks a resource that the candidate's rounds use.
+    """
     reached = [(record, number) for record in records if (number := reached_at(record, target)) is not None]
     if len(reached) < len(records):
         return None
     used = [used_until(record, number) for record, number in reached]
-    return {name: fmean(each[name] for each in used) for name in used[0]}
+    for (record, _), amounts in zip(reached, used, strict=True):
+        if lacking := [name for name, cost in candidate.costs.items() if cost and name not in amounts]:
+            raise DataError(
+                f"{record.folder / TABLES[lacking[0]]} is missing or lacks rounds; remove the folder {record.folder}, "
+                "and give the same command"
+            )
+    return {name: fmean(each.get(name, 0.0) for each in used) for name in used[0]}
 
 
 def _unreached(state: SearchState, records: Mapping[Place, Sequence[RunRecord]], target: float) -> str:

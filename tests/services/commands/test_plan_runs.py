@@ -107,6 +107,19 @@ def test_the_same_call_trains_nothing_again_and_writes_the_same_bytes(file: Path
 
 
 @pytest.mark.runs
+def test_a_training_without_a_table_is_one_line_that_names_the_file(
+    file: Path, done: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("waits.csv", "flows.csv", "energy.csv"):
+        table = next(done.glob(f"trainings/runs/*/*/*/{name}"))
+        aside = table.rename(table.with_name("aside"))
+        capfd.readouterr()
+        assert cli.execute(["plan", str(file), "--out", str(done), "--quiet"]) == 3
+        assert f"error: {table} is missing or lacks rounds; remove the folder {table.parent}" in capfd.readouterr().err
+        aside.rename(table)
+
+
+@pytest.mark.runs
 def test_a_killed_search_goes_on_to_the_same_plan(file: Path, done: Path) -> None:
     out = file.parent / "killed"
     with Program(

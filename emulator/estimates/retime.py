@@ -24,7 +24,7 @@ from fedstrata.record.timing import Timing
 from fedstrata.streams.homes import asks_in_training
 from fedstrata.v1 import rounds_pb2 as pb
 
-COPIED = ("rounds.csv", "relevance.csv", "flows.csv", "models/*.safetensors")  # files that do not depend on times
+COPIED = ("rounds.csv", "relevance.csv", "factors.csv", "flows.csv", "models/*.safetensors")  # independent of times
 
 
 @dataclass
@@ -83,8 +83,10 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
         raise DataError(f"{folder} has no completed run on the virtual clock; do a run with clock: virtual first")
     experiment = parse_experiment(record.experiment_yaml, overrides=changes, where=str(folder / "experiment.yaml"))
     _check_is_what_was_run(record, experiment, changes)
-    flows = Flows.of(FLOWS.read(path), record.lps_prefix)
+    rows = FLOWS.read(path)
     try:
+        _check_children(rows, record, experiment)
+        flows = Flows.of(rows, record.lps_prefix)
         return Retimed(experiment=experiment, record=record, timing=Retiming(experiment, flows).timing())
     except (KeyError, IndexError, ValueError) as error:
         raise DataError(f"{path} has other rounds or children than the run: {error}; fetch the record again") from None
@@ -116,6 +118,21 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
             f"--set {' --set '.join(changes)} changes the models or their bytes, not only the times; "
             "run the experiment again"
         )
+
+
+def _check_children(rows: Sequence[FlowRow], record: RunRecord, experiment: Experiment) -> None:
+    """Check that flows.csv has the same children as waits.csv in each round of training. Raises KeyError with the first
+    round and child that only one of them has.
+    """
+    ids, last = experiment.device_ids(), experiment.training.global_rounds
+    flows = {
+        (row.global_round, row.lps_round, row.lps_id, ids[row.child] if row.tier == "lps" else f"lps-{row.child}")
+        for row in rows
+        if row.global_round is not None and row.global_round <= last  # a later row has the final model
+    }
+    waits = {(row.global_round, row.lps_round, row.lps_id, row.child) for row in record.waits}
+    for global_round, _, _, child in sorted(flows ^ waits, key=str):
+        raise KeyError(f"{child} in global round {global_round}")
 
 
 def without_times(text: str, *changes: str) -> Experiment:

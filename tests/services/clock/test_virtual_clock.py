@@ -202,6 +202,15 @@ def test_a_run_retimed_has_the_timeline_of_a_run_on_those_links(
     )
 
 
+def test_a_retimed_record_has_all_tables_of_the_run(tmp_path: Path) -> None:
+    asked = ("aggregation.lps=clipped_mean", "energy={radio: lte, compute: 5W}")
+    folder = run_in_process(small(*VIRTUAL, *asked), tmp_path / "run").folder
+    write_retimed(retime(folder, []), tmp_path / "retimed")
+    tables = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+    assert {"factors.csv", "energy.csv", "waits.csv"} < tables.keys()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "retimed").glob("*.csv")} == tables
+
+
 def test_a_retimed_record_is_written_to_a_new_folder_or_not_at_all(run: Path, tmp_path: Path) -> None:
     write_retimed(retime(run, []), tmp_path / "out")
     table = (tmp_path / "out" / "timeline.csv").read_bytes()
@@ -267,7 +276,16 @@ def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Pat
         retime(copy, ["secure_aggregation={min_devices: 3}"])
     (copy / "experiment.yaml").write_text(text)
     lines = (copy / "flows.csv").read_text().splitlines()
-    for damaged in (lines[:-3], [line.replace("lps-1", "lps-9") for line in lines], ["x", *lines[1:]]):
+    for damaged in (
+        lines[:-3],
+        [line.replace("lps-1", "lps-9") for line in lines],
+        ["x", *lines[1:]],
+        [line for line in lines if not line.startswith("gps,")],
+        [line for line in lines if not line.startswith("gps,") or line.split(",")[4] != "1"],
+        [line for line in lines if not line.startswith("lps,1,1,lps-1,")],
+        [line for line in lines if not line.startswith("lps,1,1,") or line.split(",")[4] != "3"],
+    ):
+        assert damaged != lines
         (copy / "flows.csv").write_text("\n".join(damaged))
         with pytest.raises(DataError, match=r"flows\.csv"):
             retime(copy, [])

@@ -283,7 +283,13 @@ class RoundJob:
         """Measure the model that this device uses at the end of the run. If this is the device's own model, also
         measure the received final model. Return both measurements in one message.
         """
-        used, received = await self._host.method.measure(self.work)
+        found: Any = await self._host.method.measure(self.work)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise PluginError(
+                f"method {self._host.method.options.name}: measure must return two measurements, or a measurement and "
+                f"None, not {type(found).__name__}"
+            )
+        used, received = found
         evaluation = _evaluation(self._device_id, self.received.round, used, received)
         if evaluation is None:
             raise PluginError("the method measured nothing at the end of the run; return a measurement from measure()")

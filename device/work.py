@@ -131,7 +131,15 @@ async def answered(
     Raises:
         PluginError: the user's own method fails, or returns an answer that the question does not allow.
     """
-    return answer_to_proto(question, await method.answer(question, work, heard))
+    arrays: Any = await method.answer(question, work, heard)
+    if not (
+        isinstance(arrays, Mapping) and all(isinstance(array, np.ndarray | np.generic) for array in arrays.values())
+    ):
+        raise PluginError(
+            f"method {method.options.name}: answer must return arrays by name, such as {{'norms': array}}, not "
+            f"{arrays!r:.80}"
+        )
+    return answer_to_proto(question, arrays)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,17 +175,21 @@ def _guards(what: str, own: type, base: type) -> Iterator[tuple[str, Any]]:
         if name.startswith("_") or function is declared:
             continue
         if isinstance(function, property) and function.fget:
-            yield name, property(_guard(what, function.fget), function.fset, function.fdel)
+            yield name, property(_guard(what, function.fget, is_awaited=False), function.fset, function.fdel)
         elif inspect.isfunction(function):
-            yield name, _guard(what, function)
+            yield name, _guard(what, function, is_awaited=inspect.iscoroutinefunction(declared))
 
 
-def _guard(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _guard(what: str, function: Callable[..., Any], *, is_awaited: bool) -> Callable[..., Any]:
     @wraps(function)
     def run(own: Any, *given: Any, **named: Any) -> Any:
         with or_failed(f"{what} failed in {function.__name__}:", own):
             result = function(own, *given, **named)
-        return awaited(own, result) if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            return awaited(own, result)
+        if is_awaited:
+            raise PluginError(f"{what}: {function.__name__} must be async; write async def {function.__name__}")
+        return result
 
     async def awaited(own: Any, result: Awaitable[Any]) -> Any:
         with or_failed(f"{what} failed in {function.__name__}:", own):

@@ -172,19 +172,22 @@ def _divided(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
         return partition.divide(dataset, seed)
     with or_failed(f"partition {partition.kind} failed in divide:", partition):
         found = partition.divide(dataset, seed)
-        is_possible = _is_possible(found, partition.device_count, dataset)
+        is_possible = isinstance(found, Assignment) and _is_possible(found, partition.device_count, dataset)
     if not is_possible:
         raise PluginError(
-            f"partition {partition.kind}: divide must give each of the {partition.device_count} devices at least one "
-            f"of the training examples 0 to {len(dataset.train) - 1}, none to two devices, and existing tests"
+            f"partition {partition.kind}: divide must return an Assignment that gives each of the "
+            f"{partition.device_count} devices at least one of the training examples 0 to {len(dataset.train) - 1} "
+            "(integers), none to two devices, and existing tests"
         )
     return found
 
 
 def _is_possible(found: Assignment, devices: int, dataset: Dataset) -> bool:
     """Return whether an assignment is valid: each device has training examples, no two devices have the same training
-    example, and all indices exist in the data set.
+    example, and all indices are integers and exist in the data set.
     """
+    if any(np.asarray(each).dtype.kind not in "iu" for each in (*found.train, *found.test) if len(each)):
+        return False
     owned, tests = (np.concatenate([*part, no_indices()]) for part in (found.train, found.test))
     of_tests = dataset.train if found.tests_on_training_data else dataset.test
     return (

@@ -5,6 +5,7 @@ plan of the round.
 import asyncio
 import operator
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedstrata.clock.gps_side import GpsClock
 from fedstrata.clock.timeline import LAST_NS
@@ -134,7 +135,10 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
 
 def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
     """Let a method make a plan from the devices' answers, and return the plan. `before` is the previous plan; None for
-    the first plan. Raises PluginError if the method's code fails.
+    the first plan. Raises PluginError if the method's code fails, or returns something else than a plan.
     """
     with or_failed(f"method {method.options.name} failed in plan:", method):
-        return method.plan(moment, answers, before)
+        plan: Any = method.plan(moment, answers, before)
+    if not isinstance(plan, Plan):
+        raise PluginError(f"method {method.options.name}: plan must return a Plan, not {type(plan).__name__}")
+    return plan

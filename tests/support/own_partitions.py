@@ -31,6 +31,21 @@ class Twice(Halves):
         return Assignment(train=[found.train[0], *found.train[:-1]], test=found.test)
 
 
+class Fractions(Halves):
+    """Indices are floats, as after a division."""
+
+    def divide(self, dataset, seed):
+        found = super().divide(dataset, seed)
+        return Assignment(train=[each / 1 for each in found.train], test=found.test)
+
+
+class Nothing(Halves):
+    """The division has no `return`."""
+
+    def divide(self, dataset, seed):
+        super().divide(dataset, seed)
+
+
 class Broken(Halves):
     def divide(self, dataset, seed):
         return dataset["train"]

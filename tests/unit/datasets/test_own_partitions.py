@@ -90,7 +90,9 @@ def test_a_class_with_a_fault_is_refused_before_the_run(name: str, message: str)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Twice", "divide must give each of the 3 devices at least one of the training examples 0 to 49"),
+        ("Twice", "that gives each of the 3 devices at least one of the training examples 0 to 49"),
+        ("Fractions", r"training examples 0 to 49 \(integers\)"),
+        ("Nothing", "divide must return an Assignment"),
         ("Broken", r"failed in divide: TypeError: .*\(.*own_partitions.py, line \d+\)"),
     ],
 )

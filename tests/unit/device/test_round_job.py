@@ -337,6 +337,23 @@ async def test_an_answer_in_a_round_that_fits_no_message_is_refused_with_both_si
         await job_of(host, host.model.initial(3)).begin()
 
 
+@pytest.mark.parametrize("given", [None, [0.5], {"norm": 0.5}])
+async def test_an_answer_without_arrays_and_a_single_measurement_are_refused(given: Any) -> None:
+    class Careless(Norms):
+        async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+            return cast(Arrays, given)
+
+        async def measure(self, work: Work) -> Any:
+            return given
+
+    host = host_of("fedavg", own=Careless)
+    job = job_of(host, host.model.initial(3))
+    with pytest.raises(PluginError, match=r"method own:Method: answer must return arrays by name, such as .*, not "):
+        await job.begin()
+    with pytest.raises(PluginError, match="method own:Method: measure must return two measurements, or"):
+        await job.measured()
+
+
 # --- what stays at the device ---------------------------------------------------------------------
 
 

@@ -190,6 +190,7 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
     ("plan", "reason"),
     [
         ("lambda *_: 1 / 0", "method ifca failed in plan: ZeroDivisionError"),
+        ("lambda *_: None", "method ifca: plan must return a Plan, not NoneType"),
         ("lambda *_: Plan(clusters=((0, 1, 2, 3), ()), rule='')", "must put every device into exactly one cluster"),
         ("lambda *_: Plan(clusters=((0, 1, 2, 3, 4), (), ()), rule='')", "the plan has 3 clusters and parents"),
     ],

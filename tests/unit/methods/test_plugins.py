@@ -170,6 +170,8 @@ class Mine(Method):
         async def given():
             raise ValueError("no answer")
         return given()
+    def local(self, work):
+        return None
     def place(self, late, answers, plan):
         return super().place(late, answers, plan) + self.facts.device_count
 """
@@ -191,6 +193,8 @@ async def test_a_function_of_an_own_method_that_fails_is_told_with_its_line(own:
         await own.measure(None)
     with pytest.raises(PluginError, match="failed in answer: ValueError: no answer"):
         await own.answer(None, None, {})
+    with pytest.raises(PluginError, match=r"^method own_method:Mine: local must be async; write async def local$"):
+        await own.local(None)
     with pytest.raises(PluginError, match=rf"failed in clusters_known: ZeroDivisionError: .* \({file}, line 11\)$"):
         _ = own.clusters_known
 

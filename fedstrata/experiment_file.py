@@ -147,7 +147,10 @@ def _with_files_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """
 
     def named(section: dict[str, Any], name: str, key: str) -> dict[str, Any]:
-        path = (folder / section[name]).resolve()
+        try:
+            path = (folder / section[name]).resolve()
+        except (RuntimeError, ValueError) as error:  # a link to itself, or a null character
+            raise ExperimentError(f"{key}: cannot read {section[name]!r:.80}: {error}; put the file there") from None
         sha256 = section.get(f"{name}_sha256") or sha256_of(path, key)
         return {**section, name: str(path), f"{name}_sha256": sha256}
 

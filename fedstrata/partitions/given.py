@@ -60,11 +60,11 @@ class GivenPartition(Partition):
 
 
 def _listed(partition: GivenPartition, total: int) -> list[Indices]:
-    train = [np.array(indexes, np.int64) for indexes in partition.examples or ()]
-    highest = max(int(indexes.max()) for indexes in train)
+    listed = partition.examples or ()
+    highest = max(map(max, listed))
     if highest >= total:
         raise DataError(f"partition.examples names example {highest}; the training data have examples 0 to {total - 1}")
-    return train
+    return [np.array(indexes, np.int64) for indexes in listed]
 
 
 def _owned(partition: GivenPartition, path: Path, total: int) -> list[Indices]:

@@ -141,6 +141,13 @@ def test_given_examples_belong_to_the_devices_that_are_said(owners: list[int]) -
     assert len(set(tests)) == len(tests)
 
 
+@pytest.mark.parametrize("index", [6, 10**23])
+def test_given_examples_that_the_data_do_not_have_are_refused(index: int) -> None:
+    plan = experiment({"kind": "given", "examples": [[index], [1]]})
+    with pytest.raises(DataError, match=f"names example {index}; the training data have examples 0 to 5"):
+        device_data(plan, data([0] * 6, [0]), 0)
+
+
 def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
     path = tmp_path / "owners.txt"
     said = {"kind": "given", "file": str(path), "devices": 2, "test_share": 0.5}
@@ -174,6 +181,9 @@ def test_the_content_of_the_file_is_part_of_a_runs_id_and_its_place_is_not(tmp_p
         device_data(plans[0], data([0] * 2, []), 0)
     places[0].unlink()
     with pytest.raises(ExperimentError, match=r"partition.file: cannot read .*here/owners.txt: No such file"):
+        load_experiment(tmp_path / "here" / "plan.yaml")
+    places[0].symlink_to("owners.txt")
+    with pytest.raises(ExperimentError, match=r"partition.file: cannot read .*owners.txt"):
         load_experiment(tmp_path / "here" / "plan.yaml")
 
 

@@ -46,8 +46,8 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
     shown = f", not {value}" if said.startswith(": must be ") else f" (got {value})"
     if first["type"] in {"missing", "value_error", "union_tag_invalid"}:
         shown = ""
-    if first["input"] is None and first["type"] in OF_MAPPINGS:
-        shown += f"; {_instead_of_null(first['loc'], schema)}"
+    if isinstance(first["input"], bool | None) and first["type"] in OF_MAPPINGS:
+        shown += f"; {_instead(first['loc'], schema)}"
     rest = len({other for other, _ in faults} - {key})
     return f"{key}{said}{shown}".removeprefix(": ") + (f"; and {rest} more" if rest else "")
 
@@ -74,7 +74,9 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
         case "union_tag_not_found" | "union_tag_invalid":
             return f".{str(fault['ctx']['discriminator']).strip(chr(39))}: {_said_of_form(fault, schema)}"
         case mapping if mapping in OF_MAPPINGS:
-            return ": must be a mapping of keys to values, such as {name: ...}"
+            keys = [*_section_at(fault["loc"], schema).get("properties", ())]
+            example = "name" if "name" in keys or not keys else keys[0]
+            return f": must be a mapping of keys to values, such as {{{example}: ...}}"
         case "string_pattern_mismatch":
             return _said_of_pattern(fault["loc"])
     return ": " + in_plain_words(str(fault["msg"]).replace("Tuple should", "List should"))  # YAML has lists
@@ -156,15 +158,24 @@ def _resolved(node: Schema, schema: Schema) -> Schema:
     return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
 
 
-def _instead_of_null(place: tuple[int | str, ...], schema: Schema) -> str:
-    """Return what to write in place of null for a section. The hint depends on which keys have defaults."""
-    node, is_required = schema, False
+def _instead(place: tuple[int | str, ...], schema: Schema) -> str:
+    """Return what to write in place of null, true or false for a section. The hint depends on which keys have
+    defaults.
+    """
+    node = _section_at(place, schema)
+    is_required = place[-1] in _section_at(place[:-1], schema).get("required", ())
+    have_defaults = node.get("properties") and not node.get("required")
+    return f"{'' if is_required else 'remove it or '}give {'{} for its defaults' if have_defaults else 'its keys'}"
+
+
+def _section_at(place: tuple[int | str, ...], schema: Schema) -> Schema:
+    """Return the part of the schema about the section at a location, or a schema without keys."""
+    node = schema
     for part in place:
-        is_required = part in node.get("required", ())
-        node = _resolved(node.get("properties", NONE).get(part, NONE), schema)
-    if node.get("properties") and not node.get("required"):
-        return "give {} for its defaults"
-    return "give its keys" if is_required else "remove it or give its keys"
+        node = node.get("properties", NONE).get(part, NONE)
+        (node,) = [each for each in node.get("anyOf", ()) if "$ref" in each] or [node]
+        node = _resolved(node, schema)
+    return node
 
 
 def _key_of(place: tuple[int | str, ...], section: str) -> str:

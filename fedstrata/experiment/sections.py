@@ -68,8 +68,11 @@ class Settings(BaseModel):
 
 
 def _takes_bool(annotation: Any) -> bool:
-    """Return whether a field with this annotation may be true or false."""
-    return annotation in (bool, Any, JsonValue) or any(map(_takes_bool, get_args(annotation)))
+    """Return whether a field with this annotation may be true or false, or is a section. For a section, pydantic itself
+    refuses true and false.
+    """
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return is_section or annotation in (bool, Any, JsonValue) or any(map(_takes_bool, get_args(annotation)))
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:

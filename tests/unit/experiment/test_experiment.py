@@ -99,7 +99,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("partition={devices: 3}", "partition.kind: is missing, and has no default; choose "),
         (
             "links=null",
-            "links: must be a mapping of keys to values, such as {name: ...}, not null; give {} for its defaults",
+            "links: must be a mapping of keys to values, such as {device-lps: ...}, not null; remove it or give {} for",
         ),
         (
             "faults=[null]",
@@ -108,6 +108,15 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         (
             "partition=null",
             "partition: must be a mapping of keys to values, such as {name: ...}, not null; give its keys",
+        ),
+        (
+            "secure_aggregation=true",
+            "secure_aggregation: must be a mapping of keys to values, such as {min_devices: ...}, not True; remove it "
+            "or give {} for its defaults",
+        ),
+        (
+            "topology=false",
+            "topology: must be a mapping of keys to values, such as {lps: ...}, not False; remove it or",
         ),
         ("model=mlp", "model: must be a mapping of keys to values, such as {name: ...}, not 'mlp'"),
         ("training.optimiser.lr=1", "did you mean training.optimiser.learning_rate? "),
@@ -187,6 +196,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("links.device-lps.up=float64", "links.device-lps.up: "),
         ("deadlines.lps.quorum_ratio=0", "deadlines.lps.quorum_ratio: "),
         ("training.local_epochs=0", "training.local_epochs: must be at least 1, not 0"),
+        ('model.weights="a\\0b"', "model.weights: cannot read 'a\\x00b': "),
         ("model={name: my:Net, options: {widths: {0: 32}}}", "must be text, not 0"),  # devices would get the key "0"
         ("model={name: my:Net, options: {scale: .nan}}", "must be a finite number, not nan"),  # and None
     ],

@@ -279,7 +279,8 @@ class GpsAccess:
                 return running[0]
             if time.monotonic() > deadline:
                 reasons = progress(self._installed.look()).reasons
-                why = "; ".join(reasons) or f"kubectl describe pod {pods[0].metadata.name} says why"
+                command = f"kubectl -n {self._release.namespace} describe pod {pods[0].metadata.name}"
+                why = "; ".join(reasons) or f"{command} says why"
                 raise AddressError(f"the GPS's pod {pods[0].metadata.name} is {pods[0].status.phase}: {why}")
             pass_time(LOOK_S)
 

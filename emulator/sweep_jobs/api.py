@@ -115,7 +115,9 @@ class SweepApi:
         deadline = time.monotonic() + DELETED_S
         while self._job(name) is not None:
             if time.monotonic() > deadline:
-                raise AddressError(f"job {name} is still being deleted; kubectl describe job {name} says why")
+                raise AddressError(
+                    f"job {name} is still being deleted; kubectl -n {self._namespace} describe job {name} says why"
+                )
             pass_time(LOOK_S)
 
     def look(self, name: str) -> JobState:

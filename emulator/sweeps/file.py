@@ -1,7 +1,6 @@
 """Read a sweep file: a base experiment, and the cells, settings and seeds of its runs (docs/sweep.md)."""
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -323,9 +322,11 @@ def _places(file: SweepFile) -> Iterator[tuple[Place, Changes]]:
 
 
 def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, Any]:
-    """Return the base experiment as a mapping. If `given` is a text, it names a file or an example."""
+    """Return the base experiment as a mapping with absolute paths. If `given` is a text, it names a file or an
+    example.
+    """
     if not isinstance(given, str):
-        return given
+        return _moved(given, beside.resolve())
     try:
         path = beside / given if (beside / given).is_file() else find_experiment(Path(given))
         document = read_yaml(path.read_text(encoding="utf-8"))
@@ -333,14 +334,11 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
         raise ExperimentError(f"{where}: base {given}: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise ExperimentError(f"{where}: base {given} must be a mapping, not {type(document).__name__}")
-    return _moved(document, os.path.relpath(path.parent, beside))
+    return _moved(document, path.parent.resolve())
 
 
-def _moved(base: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return the base experiment with its paths changed, so that they are relative to the folder of the sweep file. In
-    `base`, paths are relative to the folder of the base's own file. `folder` is the path from the sweep file's folder
-    to this folder.
-    """
+def _moved(base: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the base experiment with absolute paths. In `base`, paths may be relative to `folder`."""
     return with_files(base, FILE_KEYS, lambda section, name, _: {**section, name: str(Path(folder, section[name]))})
 
 

@@ -84,14 +84,23 @@ def test_a_base_is_a_file_beside_the_sweep_or_an_example(write: Write, tmp_path:
     assert load_sweep(write(base="digits")).runs[0].experiment.name == "digits"
 
 
-def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
-    sweep = load_sweep(write(base="mine.yaml", cells={"one": {}, "two": {"method.clusters": 2}}))
+@pytest.mark.parametrize("is_file", [True, False])
+def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(
+    write: Write, tmp_path: Path, is_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rates.csv").write_text("seconds,Mbit/s\n0,9\n5,9\n", encoding="utf-8")
+    traces = {"mine": {"file": "rates.csv", "format": "csv", "after": "hold"}}
+    base = {**BASE, "clock": "virtual", "links": {"device-lps": {"up_trace": "mine"}, "traces": traces}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(base), encoding="utf-8")
+    path = write(base="mine.yaml" if is_file else base, cells={"one": {}, "two": {"method.clusters": 2}})
+    monkeypatch.chdir(tmp_path)
+    sweep = load_sweep(Path(path.name))
     kept = tmp_path / "out" / "sweep.yaml"
     kept.parent.mkdir()
     kept.write_text(sweep.text, encoding="utf-8")
     again = load_sweep(kept)
     assert again.runs == sweep.runs
+    assert again.text == sweep.text
     assert again.name == "out"
 
 

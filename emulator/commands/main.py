@@ -224,7 +224,7 @@ def compare(
     from emulator.results.compare import show
 
     if is_plan(folders[0]):
-        plan.compare_with_run(folders, make_console())
+        plan.compare_with_run(folders, out, make_console())
         return
     show(compare_records(folders, out), make_console())
 

@@ -55,15 +55,21 @@ def plan(
     )
 
 
-def compare_with_run(folders: Sequence[Path], console: "Console") -> None:
-    """Print what a plan predicts, and what a run of it has measured. The first folder has the plan."""
+def compare_with_run(folders: Sequence[Path], out: Path | None, console: "Console") -> None:
+    """Print what a plan predicts, and what a run of it has measured. The first folder has the plan. `out` must be None,
+    because there is no figure.
+    """
     from emulator.commands.sweep import print_table
     from emulator.planner.against import against
 
     if len(folders) != 2:
         raise typer.BadParameter(f"{folders[0]} is a plan; give one run after it")
+    if out is not None:
+        raise typer.BadParameter(f"{folders[0]} is a plan, which has no figure to compare; leave --out out")
     found = against(*folders)
     head = [f"until {found.target:g}", "plan", "run", "run / plan"]
     print_table(
         console, lambda name: name in head[1:], "What a plan predicts, and a run has used", (head, found.rows())
     )
+    for said in found.others:
+        console.print(said, soft_wrap=True, markup=False)

@@ -4,10 +4,12 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.console.units import NO_VALUE
 from emulator.planner.costs import used_until
-from emulator.planner.output import SEARCH, TABLE
+from emulator.planner.output import EXPERIMENT, SEARCH, TABLE
 from emulator.planner.plan import reached_at
 from emulator.planner.resources import Resource
+from emulator.results.over_seeds import settings_of
 from emulator.results.read_record import load_record
 from fedstrata.errors import DataError
 from fedstrata.experiment.yaml_files import read_yaml
@@ -23,6 +25,7 @@ class Against:
     rounds: int
     planned: dict[Resource, float]
     used: dict[Resource, float]
+    others: tuple[str, ...]  # settings that differ between the plan and the run, as sentences
 
     def rows(self) -> list[list[str]]:
         """Return a row for the global rounds and for each resource: its name, the plan's number, the run's number, and
@@ -53,11 +56,18 @@ def against(plan: Path, run: Path) -> Against:
         (row,) = [row for row in csv.DictReader(read_text(plan / TABLE).splitlines()) if row["plan"] == "1"]
         rounds = float(row["rounds"])
         planned = {name: float(row[name.value]) for name in Resource if row[name.value]}
-    except (KeyError, TypeError, ValueError) as error:
+        settings = settings_of(read_yaml(read_text(plan / EXPERIMENT)))
+    except (AttributeError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(f"{plan} has no complete plan: {error}; do the search again") from None
     record = load_record(run)
     reached = reached_at(record, target)
     if reached is None:
         raise DataError(f"{run} did not reach the plan's target {target:g}, so there is nothing to compare")
     used = dict(used_until(record, reached))
-    return Against(target=target, planned_rounds=rounds, rounds=reached, planned=planned, used=used)
+    own = settings_of(record.experiment)
+    others = tuple(
+        f"{key} is {own.get(key, NO_VALUE)} in the run, but {settings.get(key, NO_VALUE)} in the plan"
+        for key in sorted(own.keys() | settings.keys())
+        if own.get(key) != settings.get(key) and key != "name"
+    )
+    return Against(target=target, planned_rounds=rounds, rounds=reached, planned=planned, used=used, others=others)

@@ -129,7 +129,7 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
     """Return the completed runs, grouped by name, method and settings. If several runs of a group have the same seed,
     only the first is used.
     """
-    settings = [_settings_of(run) for run in runs]
+    settings = [settings_of(run.experiment) for run in runs]
     members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
     for run, keys in zip(runs, settings, strict=True):
         if run.summary.status == "completed":
@@ -157,19 +157,19 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
     """
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
-        for key, value in _settings_of(run).items():
+        for key, value in settings_of(run.experiment).items():
             if key != "name" and key.partition(".")[0] != "method":
                 found.setdefault(key, {}).setdefault(value, []).append(run)
     found = {key: values for key, values in found.items() if not key.startswith("files.") or len(values) > 1}
     return {key: values for key, values in sorted(found.items()) if list(values.values()) != [list(runs)]}
 
 
-def _settings_of(run: RunRecord) -> dict[str, str]:
-    """Return all settings of the run's experiment, including defaults, by dotted key such as `training.batch_size`.
-    Keys that may differ within a group are left out, and so are the paths of files.
+def settings_of(experiment: Mapping[str, Any]) -> dict[str, str]:
+    """Return all settings of an experiment in a record, including defaults, by dotted key such as
+    `training.batch_size`. Keys that may differ within a group are left out, and so are the paths of files.
     """
-    experiment = with_files(run.experiment, HASHED, lambda section, name, _: {**section, name: None})
-    return {key: value for key, value in _flat(experiment).items() if key not in FREE_KEYS}
+    without_paths = with_files(experiment, HASHED, lambda section, name, _: {**section, name: None})
+    return {key: value for key, value in _flat(without_paths).items() if key not in FREE_KEYS}
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, str]:

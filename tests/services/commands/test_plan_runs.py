@@ -209,6 +209,7 @@ def test_a_plan_is_compared_with_a_run_of_it_on_either_clock(done: Path, capfd: 
         told = capfd.readouterr().out
         ratios = {name: float(line.split()[-1]) for name in names for line in told.splitlines() if name in line[:24]}
         assert [*ratios] == names
+        assert ("clock is real in the run, but virtual in the plan\n" in told) == (run == real)
         if run == virtual:
             assert all(ratio == pytest.approx(1.0, abs=0.05) for ratio in ratios.values())
 
@@ -232,3 +233,6 @@ def test_a_plan_and_a_run_that_missed_its_target_are_one_line(
     assert "did not reach the plan's target 0.3" in capfd.readouterr().err
     assert cli.execute(["compare", str(done)]) != 0
     assert "is a plan; give one run after it" in capfd.readouterr().err
+    assert cli.execute(["compare", str(done), str(run), "--out", str(file.parent / "compared")]) == 2
+    assert "which has no figure to compare; leave --out out" in capfd.readouterr().err
+    assert not (file.parent / "compared").exists()

@@ -351,8 +351,8 @@ def _cells(part: Part, name: str) -> Array:
 
 def _int64(part: Part, name: str, array: Array) -> Array:
     """Return whole numbers as int64. Raises DataError if a number is too large."""
-    if array.dtype.kind == "u" and array.max(initial=0) > LARGEST:
-        raise DataError(f"{part.path}: {name} has {array.max()}; the largest whole number is {LARGEST}")
+    if array.dtype.kind in "uf" and max(array.max(initial=0).item(), -array.min(initial=0).item()) > LARGEST:
+        raise DataError(f"{part.path}: {name} has {np.abs(array).max()}; the largest whole number is {LARGEST}")
     return array.astype(np.int64, copy=False)
 
 
@@ -402,12 +402,10 @@ def _floats(part: Part, name: str) -> Array:
 
 def _whole(part: Part, name: str) -> Array:
     array = _numbers(part, name)
-    if array.dtype.kind == "f" and part.path.suffix == ".csv" and (array == np.rint(array)).all():
-        return array.astype(np.int64)
-    if array.dtype.kind not in "iub":
+    if array.dtype.kind == "f" and not (array == np.rint(array)).all():
         raise DataError(
-            f"cannot use {part.path}: {name} must contain whole numbers, not {array.dtype}; for other numbers, remove "
-            "data.num_classes"
+            f"cannot use {part.path}: {name} must contain whole numbers, not {array.dtype}; to learn other numbers, "
+            "remove data.num_classes and set task: regression"
         )
     return _int64(part, name, array)
 

@@ -90,15 +90,27 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
 
 def _advice(dataset: Dataset, declared: DatasetInfo) -> str:
     """Return which keys to correct. If the inputs do not have the declared shape, also return from which columns they
-    were made.
+    were made. If targets look like labels in another form, also return how to write them as labels.
     """
     found = asdict(dataset.info)
     keys = " and ".join(f"data.{key}" for key, value in asdict(declared).items() if found[key] != value)
+    if not declared.target_shape and (flat := _as_labels(dataset.info)):
+        (name,) = dataset.target_names if len(dataset.target_names) == 1 else ["y"]
+        keys += f", or for task classification, which needs labels of shape (n,), write {name}{flat} in place of {name}"
     names = dataset.input_names
     if not names or dataset.info.input_shape == declared.input_shape:
         return keys
     said = ", ".join(names[:MOST_SAID]) + (" …" if len(names) > MOST_SAID else "")
     return f"{keys}, or choose columns in data.inputs (the input columns are {said})"
+
+
+def _as_labels(info: DatasetInfo) -> str:
+    """Return the NumPy code that makes labels of targets with one value, or with one value per label, of which the
+    largest marks the label. For other targets, return an empty text.
+    """
+    if not info.num_classes or len(info.target_shape) != 1:
+        return ""
+    return {1: "[:, 0]", info.num_classes: ".argmax(1)"}.get(info.target_shape[0], "")
 
 
 def _said(info: DatasetInfo) -> str:

@@ -32,7 +32,7 @@ class Classification(Task):
         if info.target_shape:
             raise ExperimentError(
                 f"task classification needs one label per example, but targets have shape {info.target_shape}; remove "
-                "data.target_shape, or choose task next_token"
+                "data.target_shape and write labels of shape (n,), or choose task next_token"
             )
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:

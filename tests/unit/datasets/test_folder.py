@@ -192,7 +192,8 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
         ({"train.csv": f"{HEADER}\n1,2,n,1\n1,nan,n,1\n"},
          "line 3, column load: NaN or Inf; remove the row, or fill the cell"),
         ({"train.csv": f"{HEADER}\n1,2,n,1\n1,2,n\n"}, "line 3 has 3 values, but the first line has 4 names"),
-        ({"train.csv": f"{HEADER}\n1,2,n,0.5\n"}, "fault must contain whole numbers, not float64; for other"),
+        ({"train.csv": f"{HEADER}\n1,2,n,0.5\n"}, "fault must contain whole numbers, not float64; to learn"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1e300\n"}, r"train.csv: fault has 1e\+300; the largest whole number is 922"),
         ({"train.csv": f"{HEADER}\n1,2,n,2\n"}, "holds label 2; with num_classes 2, labels must be from 0 to 1"),
         ({"train.csv": f"{HEADER}\n"}, "train.csv: it has no rows"),
         ({"train.csv": f"{HEADER}\n1,2,{10**20},1\n1,2,{10**21},1\n"},
@@ -242,6 +243,26 @@ def test_a_mistake_is_said_in_one_line(tmp_path: Path, files: dict[str, str], me
     with pytest.raises(DataError, match=message) as refused:
         loaded(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("targets", "advice"),
+    [
+        (np.int64([[0], [2]]), r"or for task classification, .* write y\[:, 0\] in place of y$"),
+        (np.float64([[1, 0, 0], [0, 0, 1]]), r"or for task classification, .* write y.argmax\(1\) in place of y$"),
+        (np.int64([[1, 0], [0, 1]]), "correct data.target_shape$"),
+    ],
+    ids=["column", "one-hot", "pairs"],
+)
+def test_labels_in_another_form_are_refused_with_the_code_that_makes_labels(
+    tmp_path: Path, targets: Any, advice: str
+) -> None:
+    np.savez(tmp_path / "train.npz", x=np.ones((2, 4)), y=targets)
+    said = {"input_shape": (4,), "num_classes": 3, "target": None, "columns": ()}
+    with pytest.raises(DataError, match=advice):
+        loaded(tmp_path, **said)
+    np.savez(tmp_path / "train.npz", x=np.ones((2, 4)), y=np.float32([0, 2]))
+    assert loaded(tmp_path, **said).train.labels.tolist() == [0, 2]
 
 
 def test_a_folder_that_is_missing_is_named_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

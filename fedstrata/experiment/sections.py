@@ -32,6 +32,7 @@ PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 DATASETS = ("digits", "fcube", "synthetic", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
 MODELS = ("mlp", "cnn", "lenet5", "convnet", "dropout_cnn", "resnet18")
 MAX_DEVICES = 100_000
+MOST_ROUNDS = 10**9  # of each kind, so messages hold the number of an LPS round in 64 bits
 MOST_LAYERS = 1000  # of a built-in model
 Channels = Annotated[int, Field(ge=1, le=4096)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -679,13 +680,13 @@ class TrainingSettings(Settings):
     given.
     """
 
-    global_rounds: int = Field(default=5, ge=1)
+    global_rounds: int = Field(default=5, ge=1, le=MOST_ROUNDS)
     """Number of rounds at the GPS; in each, clusters exchange their shared layers once."""
-    lps_rounds_per_global_round: int = Field(default=2, ge=1)
+    lps_rounds_per_global_round: int = Field(default=2, ge=1, le=MOST_ROUNDS)
     """Number of rounds in a cluster, or at an LPS, per global round."""
-    local_epochs: int | None = Field(default=None, ge=1)
+    local_epochs: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
     """Number of passes over a device's data per LPS round; it is 1 if neither this key nor `local_steps` is given."""
-    local_steps: int | None = Field(default=None, ge=1)
+    local_steps: int | None = Field(default=None, ge=1, le=MOST_ROUNDS)
     """Number of batches per LPS round, in place of `local_epochs`."""
     batch_size: int = Field(default=32, ge=1)
     """Number of examples in a batch; the last batch of an epoch may be smaller."""

@@ -63,8 +63,8 @@ class FedDyn(FedAvg):
             self.server_optimiser = DynamicSettings()
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse optimisers of servers, and runs in which devices join or updates are lost. Also refuse rounds in which
-        each LPS is a server.
+        """Refuse optimisers of servers, and runs in which devices join or updates are lost. Also refuse asynchronous
+        rounds, and rounds in which each LPS is a server.
         """
         absent = {
             "LPS rounds with topology": "with absent devices, the server must take its step after each LPS round",
@@ -73,6 +73,7 @@ class FedDyn(FedAvg):
         return {
             **dict.fromkeys(JOINED_LATE_OR_LOST, "the server's state would not be the mean of the devices' states"),
             "LPS rounds apart": "the method needs one server, and in these rounds each LPS is a server",
+            "asynchronous rounds": "the server's step is for updates that all begin from its newest model",
             **(absent if self.facts.absences else {}),
             "training.gps_optimiser": "the method itself computes the server's step",
             "training.lps_optimiser": "the method itself computes the server's step",

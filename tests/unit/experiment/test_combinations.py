@@ -246,7 +246,10 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
         for method in ("scaffold", "feddc", "fednova")
     },
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in ("fednova", "fedproto")},
-    ("fedproto", "asynchronous rounds"): ([TIMED, VIRTUAL], "training.rounds.lps timed"),
+    **{
+        (method, "asynchronous rounds"): ([TIMED, VIRTUAL], "training.rounds.lps timed")
+        for method in ("feddyn", "fedproto")
+    },
     **{
         (name, "no body and head"): (["model.shared=[]"], "model.shared []")
         for name in ("fedrep", "fedbabu", "lg_fedavg")

@@ -50,7 +50,8 @@ def _depends_on_the_machine(row: Row) -> bool:
     """Return whether it depends on how fast the machine is which rounds a device is in, and where. A round can then
     also have too few devices for masks.
     """
-    return row.get("clock") == "real" and row.get("schedule") in {"leave", "move"}
+    is_asynchronous = row.get("rounds", "synchronous") != "synchronous" and row.get("clock") != "virtual"
+    return is_asynchronous or (row.get("clock") == "real" and row.get("schedule") in {"leave", "move"})
 
 
 def ran(file: Path, out: Path, processes: int, row: Row) -> dict[str, str]:

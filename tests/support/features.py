@@ -42,7 +42,8 @@ LEFT_OUT = {
     "seed",
     "data",
     "files",
-}  # no features: every row is of digits, with a seed of its own; `files` is computed
+    "devices",
+}  # no features: every row is of digits, on the CPU, with a seed of its own; `files` is computed
 # What a kind needs beside its name, where the models do not say it.
 METHODS = {
     "adaptive": {"clusters": 2}, "cfl": {"first_round": 1, "mean_ratio": 1.0}, "fedclust": {"clusters": 2},
@@ -123,6 +124,11 @@ FEATURES: dict[str, dict[str, Mapping[str, Any]]] = {
     "energy": {"none": DEFAULT, "watts": {"energy": {"compute": "4W"}}},
     "schedule": {"none": DEFAULT, **{kind: {"schedule": [{"at": "100ms", kind: SCHEDULE[kind]}]} for kind in KINDS}},
     "participation": {"all": DEFAULT, "two": {"training.participation": 2}, "half": {"training.participation": 0.5}},
+    "rounds": {
+        "synchronous": DEFAULT,
+        "buffered": {"training.rounds.lps": {"kind": "buffered", "buffer": 2}},
+        "timed": {"training.rounds.lps": {"kind": "timed", "period": "200ms", "step": 0.5}},
+    },
     "lps_rounds": {"one": DEFAULT, "two": {"training.lps_rounds_per_global_round": 2}},
     "local": {"epoch": DEFAULT, "steps": {"training.local_steps": 2}},
     "evaluate": {"each": DEFAULT, "second": {"training.evaluate_every": 2}},

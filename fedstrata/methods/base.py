@@ -267,9 +267,9 @@ class Facts:
     """Section `training` of the experiment."""
     privacy: PrivacySettings | None = None
     """Section `privacy` of the experiment; None if it has none."""
-    cohorts: Callable[[int], Sequence[Sequence[int]]] = field(default=lambda _: (), repr=False, compare=False)
-    """Function of an LPS round. For each server that averages after this round, it returns the indexes of the devices
-    that are asked. It returns nothing if every device is asked in every round.
+    cohort: Callable[[int], Sequence[int]] = field(default=lambda _: (), repr=False, compare=False)
+    """Function of an LPS round. It returns the indexes of the devices that are asked in this round. It returns nothing
+    if every device is asked in every round.
     """
     absences: bool = False
     """True if devices may be absent in a round, because of `training.participation` or `schedule.leave`."""

@@ -49,12 +49,9 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
     return Cohorts(asked=asked, most=tuple(most))
 
 
-def cohorts_of_file(experiment: Experiment, lps_round: int) -> list[list[int]]:
-    """Return the cohort of each server that averages after an LPS round. Only the experiment file decides, even
-    if devices turn out absent, late or moved. Without `training.participation`, return an empty list.
-
-    With one LPS round per global round, the only server is the GPS. Otherwise each LPS is a server; without a topology
-    there is one.
+def cohort_of_file(experiment: Experiment, lps_round: int) -> list[int]:
+    """Return the indexes, ascending, of the devices that all LPSs together ask in a round. Only the experiment file
+    decides, even if devices turn out absent, late or moved. Without `training.participation`, return an empty list.
     """
     training, topology, newcomers = experiment.training, experiment.topology, experiment.newcomers
     if training.participation is None:
@@ -65,7 +62,7 @@ def cohorts_of_file(experiment: Experiment, lps_round: int) -> list[list[int]]:
     homes = (topology and topology.devices) or [range(home, count, lps) for home in range(lps)]
     there = [[device for device in home if device not in absent] for home in homes]
     asked = [cohort(home, training.participation, experiment.seed, lps_round) for home in there]
-    return asked if training.lps_rounds_per_global_round > 1 else [sorted(chain.from_iterable(asked))]
+    return sorted(chain.from_iterable(asked))
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:

@@ -11,7 +11,8 @@ The GPS knows n_k, so it calculates τ before training and sends τ to all devic
 change, so FedAvg's mean is the sum above. For the value of a_k with momentum, see `gradients_in` of SCAFFOLD.
 
 With `training.participation`, n and both sums are over the devices that the round asks. The GPS calculates τ for each
-LPS round. If each LPS averages its own devices, τ is also calculated for each LPS.
+LPS round. All LPSs have the same τ, also if each LPS averages its own devices. Otherwise the GPS's mean would favour
+LPSs with many steps, as FedAvg's mean favours devices with many steps.
 
 Departure: τ ignores newcomers, late devices, and devices that leave or move to other LPSs. Statistics of normalisation
 layers are averaged as in FedAvg, without scaling.
@@ -46,20 +47,16 @@ class FedNova(FedAvg):
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
         """Declare the array that the GPS sends to all devices: τ, the mean number of steps, shape (1,). With
-        `training.participation` it has the shape (LPS rounds, servers that average).
+        `training.participation` it has the shape (LPS rounds,).
         """
-        servers = len(self.facts.cohorts(0))
-        return {STEPS: ("float64", (self.facts.training.lps_rounds, servers) if servers else (1,))}
+        return {STEPS: ("float64", (self.facts.training.lps_rounds if self.facts.cohort(0) else 1,))}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Return a plan with one cluster, and with τ, the mean number of steps weighted by examples."""
         counts = {device.device_index: device.num_examples for device in answers.devices}
-        rounds = [self.facts.cohorts(number) for number in range(self.facts.training.lps_rounds)]
-        if any(rounds):
-            means = np.array([[self._mean_steps(counts, asked) for asked in servers] for servers in rounds])
-        else:
-            means = np.array([self._mean_steps(counts, counts)])
-        return replace(super().plan(moment, answers, before), told={STEPS: means})
+        (rounds,) = self.tells()[STEPS][1]
+        means = [self._mean_steps(counts, self.facts.cohort(number) or counts) for number in range(rounds)]
+        return replace(super().plan(moment, answers, before), told={STEPS: np.array(means)})
 
     def _mean_steps(self, counts: Mapping[int, int], devices: Iterable[int]) -> float:
         """Return τ over these devices. `counts` has the number of examples of each device, by its index. New devices
@@ -75,9 +72,7 @@ class FedNova(FedAvg):
 
     async def local(self, work: Work) -> Outcome:
         """Train as FedAvg does. Then multiply the change of the weights by τ/a_k."""
-        servers = self.facts.cohorts(work.lps_round)
-        own = next((number for number, asked in enumerate(servers) if work.device_index in asked), 0)
-        mean = work.told[STEPS][work.lps_round, own] if servers else work.told[STEPS][0]
+        mean = work.told[STEPS][work.lps_round if self.facts.cohort(work.lps_round) else 0]
         if not 0 < mean < np.inf:
             raise PayloadError(f"the GPS sent {mean} as the mean number of steps; expected a finite number above 0")
         trained = await work.train(work.start)

@@ -10,7 +10,7 @@ from fedstrata.experiment.experiment import has_leavers
 from fedstrata.experiment.registry import Registry
 from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Facts, Method
-from fedstrata.methods.cohort import cohorts_of_file
+from fedstrata.methods.cohort import cohort_of_file
 from fedstrata.tasks import make_task
 
 DEFAULT = "one_shot"
@@ -111,7 +111,7 @@ def facts_of(experiment: Experiment) -> Facts:
         true_groups=len(set(groups)) if groups else None,
         training=experiment.training,
         privacy=experiment.privacy,
-        cohorts=lru_cache(maxsize=4)(partial(cohorts_of_file, experiment)),
+        cohort=lru_cache(maxsize=4)(partial(cohort_of_file, experiment)),
         absences=not experiment.training.asks_all(experiment.device_count) or has_leavers(experiment),
         make_model=partial(build_model, experiment.model, info),
     )

@@ -346,36 +346,43 @@ def test_fednova_divides_each_change_by_its_steps_and_goes_on_by_their_mean(mome
 
 @pytest.mark.parametrize(
     ("lps", "lps_rounds", "participation", "momentum"),
-    [(0, 1, 2, 0.0), (0, 2, 3, 0.5), (2, 1, 1, 0.0), (2, 1, 0.5, 0.5), (2, 2, 1, 0.0), (2, 3, 2, 0.5)],
-)
-def test_fednova_takes_the_mean_number_of_steps_over_the_cohort_of_each_server(
-    lps: int, lps_rounds: int, participation: float, momentum: float, tmp_path: Path
+    [(0, 1, 2, 0.0), (0, 2, 3, 0.5), (2, 1, 1, 0.0), (2, 1, 0.5, 0.5), (2, 2, 1.0, 0.0), (2, 2, None, 0.0),
+     (2, 3, 2, 0.5)],
+)  # fmt: skip
+def test_fednova_takes_the_mean_number_of_steps_over_the_cohorts_of_all_lpss(
+    lps: int, lps_rounds: int, participation: float | None, momentum: float, tmp_path: Path
 ) -> None:
-    """In batches of 10, three devices take 6 steps and two take 5. With several LPS rounds, each LPS is a server."""
+    """In batches of 10, three devices take 6 steps and two take 5. With several LPS rounds, each LPS averages its own
+    devices, and all LPSs go on by the same mean number of steps.
+    """
     counts = [len(data_of(device).train) for device in range(DEVICES)]
     gradients = [gradients_in(device, momentum, 10) for device in range(DEVICES)]
 
     def asked(home: int, number: int) -> list[int]:
         there = [device for device in range(DEVICES) if device % max(1, lps) == home]
-        size = participation if isinstance(participation, int) else math.ceil(participation * len(there))
+        size = participation if isinstance(participation, int) else math.ceil((participation or 1.0) * len(there))
         drawn = sorted(there, key=lambda device: np.random.default_rng([0, 0x636F686F, number, device]).random())
         return drawn[: int(size)]
 
+    def everywhere(number: int) -> list[int]:
+        return [device for home in homes for device in asked(home, number)]
+
+    homes, means = range(max(1, lps)), set[float]()
+
     def moved(start: Weights, devices: list[int], number: int) -> Weights:
-        whole = sum(counts[device] for device in devices)
-        mean = sum(counts[device] / whole * gradients[device] for device in devices)
+        whole, together = (sum(counts[d] for d in there) for there in (devices, everywhere(number)))
+        mean = sum(counts[d] / together * gradients[d] for d in everywhere(number))
+        means.add(mean)
         found = {device: trained(device, start, number, momentum=momentum, size=10) for device in devices}
         return {
             name: tensor + mean * sum(counts[d] / whole * (found[d][name] - tensor) / gradients[d] for d in devices)
             for name, tensor in start.items()
         }
 
-    everybodys, homes, means = initial(), range(max(1, lps)), set[float]()
+    everybodys = initial()
     for number in range(0, ROUNDS * lps_rounds, lps_rounds):
         if lps_rounds == 1:
-            together = [device for home in homes for device in asked(home, number)]
-            everybodys = moved(everybodys, together, number)
-            means.add(sum(counts[d] * gradients[d] for d in together) / sum(counts[d] for d in together))
+            everybodys = moved(everybodys, everywhere(number), number)
             continue
         models, examples = [], []
         for home in homes:
@@ -390,8 +397,9 @@ def test_fednova_takes_the_mean_number_of_steps_over_the_cohort_of_each_server(
         }  # fmt: skip
     assert lps_rounds > 1 or len(means) > 1, "each cohort has the same mean, so the test would show nothing"
     overrides = (
-        f"training={{participation: {participation}, batch_size: 10, lps_rounds_per_global_round: {lps_rounds}, "
-        f"global_rounds: {ROUNDS}, local_epochs: 1, optimiser: {{learning_rate: 0.1, momentum: {momentum}}}}}",
+        f"training={{participation: {participation or 'null'}, batch_size: 10, "
+        f"lps_rounds_per_global_round: {lps_rounds}, global_rounds: {ROUNDS}, local_epochs: 1, "
+        f"optimiser: {{learning_rate: 0.1, momentum: {momentum}}}}}",
         *([f"topology={{lps: {lps}}}"] if lps else []),
     )
     record = run_in_process(small("method=fednova", *overrides), tmp_path / "run")

@@ -12,7 +12,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment.sections import MAX_DEVICES
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES
-from fedstrata.methods.cohort import COHORT, cohort, cohorts_of_file
+from fedstrata.methods.cohort import COHORT, cohort, cohort_of_file
 from fedstrata.models import build_model
 from tests.support.splits import SMALL
 
@@ -73,12 +73,12 @@ newcomers: {devices: [4], from_global_round: 3}
 training: {participation: 2, lps_rounds_per_global_round: KAPPA}
 """
     together, apart = (parse_experiment(text.replace("KAPPA", kappa), seed=7) for kappa in ("1", "2"))
-    assert cohorts_of_file(together, 1) == [sorted([*cohort([0, 1], 2, 7, 1), *cohort([2, 3, 5], 2, 7, 1)])]
-    assert cohorts_of_file(together, 2) == [sorted([*cohort([0, 1, 4], 2, 7, 2), *cohort([2, 3, 5], 2, 7, 2)])]
-    assert cohorts_of_file(apart, 3) == [cohort([0, 1], 2, 7, 3), cohort([2, 3, 5], 2, 7, 3)]
-    assert cohorts_of_file(apart, 4) == [cohort([0, 1, 4], 2, 7, 4), cohort([2, 3, 5], 2, 7, 4)]
+    assert cohort_of_file(together, 1) == sorted([*cohort([0, 1], 2, 7, 1), *cohort([2, 3, 5], 2, 7, 1)])
+    assert cohort_of_file(together, 2) == sorted([*cohort([0, 1, 4], 2, 7, 2), *cohort([2, 3, 5], 2, 7, 2)])
+    assert cohort_of_file(apart, 3) == sorted([*cohort([0, 1], 2, 7, 3), *cohort([2, 3, 5], 2, 7, 3)])
+    assert cohort_of_file(apart, 4) == sorted([*cohort([0, 1, 4], 2, 7, 4), *cohort([2, 3, 5], 2, 7, 4)])
     everybody = together.model_copy(update={"training": together.training.model_copy(update={"participation": None})})
-    assert cohorts_of_file(everybody, 1) == []
+    assert cohort_of_file(everybody, 1) == []
 
 
 def test_all_methods_of_a_seed_ask_the_same_devices_and_begin_with_the_same_weights() -> None:
@@ -89,7 +89,7 @@ def test_all_methods_of_a_seed_ask_the_same_devices_and_begin_with_the_same_weig
             experiment = parse_experiment(SMALL, overrides=[f"method={json.dumps(method)}", "training.participation=2"])
         except ExperimentError:  # the method refuses participation, or needs other keys
             continue
-        asked[name] = tuple(map(str, (cohorts_of_file(experiment, number) for number in range(5))))
+        asked[name] = tuple(map(str, (cohort_of_file(experiment, number) for number in range(5))))
         begun[name] = build_model(experiment.model, dataset_info(experiment.data)).initial(experiment.seed).tobytes()
     assert {"fedavg", "fedprox", "scaffold", "fedadam", "ditto"} <= asked.keys()
     assert len(set(asked.values())) == len(set(begun.values())) == 1

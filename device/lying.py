@@ -19,7 +19,9 @@ from fedstrata.v1 import answers_pb2
 
 
 class LyingRounds(DeviceRounds):
-    """Run the LPS rounds of a device that attacks. Measurements and answers to questions are honest."""
+    """Run the LPS rounds of a device that attacks. Measurements are honest. The answer to a question of a round comes
+    from the changed examples, as the training does.
+    """
 
     @cached_property
     def _lies(self) -> list[Entry]:

@@ -38,9 +38,10 @@ its own. `scores` refuses absent devices if `method.normalised` is false.
 LIMITS = """
 ## While a run goes on
 
-A local parameter server (LPS) that has lost its files takes its cluster over from the devices. Two features keep
-something that devices do not have: `training.lps_optimiser` and `clock: virtual`. With one of them the run stops and
-asks for the files.
+A local parameter server (LPS) that has lost its files takes its cluster over from the devices. Three features keep
+something that devices do not have: `clock: virtual`, asynchronous rounds (`training.rounds`), and an optimiser of the
+LPS with a state. The optimiser comes from `training.lps_optimiser` or, in runs without `topology`, from a method such
+as `fedadam`. With one of the three features the run stops and asks for the files.
 
 `fedstrata retime` cannot work out other links for a run with `deadlines.lps.deadline_s`, or with a `schedule` of
 devices that leave or move: other devices would take part, and the models would differ.

@@ -135,7 +135,9 @@ def _check_attacks(experiment: Experiment) -> None:
 
 
 def _check_rules(experiment: Experiment, method: Method) -> None:
-    make_rule(experiment, "lps").check(experiment.device_ids())
+    newcomers = experiment.newcomer_indexes
+    founders = [name for index, name in enumerate(experiment.device_ids()) if index not in newcomers]
+    make_rule(experiment, "lps").check(founders)
     if known := lps_known(experiment, method):
         make_rule(experiment, "gps").check([f"lps-{number}" for number in range(known)])
 

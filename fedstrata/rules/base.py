@@ -93,8 +93,8 @@ class Rule:
         return {}
 
     def check(self, children: Collection[str]) -> None:
-        """Raise ExperimentError if the rule's options do not fit the run. `children` has the ids of all devices, or of
-        all LPSs.
+        """Raise ExperimentError if the rule's options do not fit the run. `children` has the ids of all devices except
+        newcomers, or of all LPSs.
         """
 
     def withstands(self, children: int) -> int:

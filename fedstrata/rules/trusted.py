@@ -38,7 +38,9 @@ class Trusted(ByProducts):
         for child in self.options.children:
             if child not in children:
                 known = ", ".join([*children][:8])
-                raise ExperimentError(f"rule trusted: there is no child {child!r:.80}; choose from {known}")
+                raise ExperimentError(
+                    f"rule trusted: no child {child!r:.80} takes part from the first round on; choose from {known}"
+                )
 
     def factors(self, updates: Updates) -> Numbers:
         trusted = [row for row, child in enumerate(updates.children) if child in self.options.children]

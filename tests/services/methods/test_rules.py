@@ -59,5 +59,7 @@ def test_trusted_children_are_named_by_the_ids_of_devices_and_lpss(
     for name, tensor in at_lps.items():  # LPS 0 has device 0 alone
         np.testing.assert_allclose(by_lps[name], by_device[name], atol=1e-6)
         assert np.abs(by_lps[name] - tensor).max() > 1e-3
-    with pytest.raises(ExperimentError, match="there is no child 'lps-0'; choose from device-000, device-001"):
+    with pytest.raises(
+        ExperimentError, match="no child 'lps-0' takes part from the first round on; choose from device-000, device-001"
+    ):
         small(*FLAT, f"aggregation.lps={trusted('lps-0')}")

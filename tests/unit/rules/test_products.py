@@ -203,13 +203,22 @@ async def test_all_children_but_the_trusted_one_and_a_minority_under_clipping_ha
     assert (rule(section).withstands(10), rule("clipped_mean").withstands(10)) == (9, 4)
 
 
-def test_trusted_children_that_do_not_exist_are_refused() -> None:
-    for tier, child in (("lps", "device-010"), ("gps", "lps-2")):
-        settings = [f"aggregation.{tier}={{name: trusted, children: [{child}]}}", "topology={lps: 2}"]
-        with pytest.raises(
-            ExperimentError, match=f"rule trusted: there is no child '{child}'; choose from {child[:4]}"
-        ):
-            parse_experiment(TEXT, overrides=settings)
+@pytest.mark.parametrize(
+    ("tier", "child", "others"),
+    [
+        ("lps", "device-010", []),
+        ("gps", "lps-2", []),
+        ("lps", "device-009", ["newcomers={devices: [9], from_global_round: 2}"]),
+    ],
+)
+def test_trusted_children_that_the_first_round_cannot_have_are_refused(
+    tier: str, child: str, others: list[str]
+) -> None:
+    settings = [f"aggregation.{tier}={{name: trusted, children: [{child}]}}", "topology={lps: 2}", *others]
+    refused = f"rule trusted: no child '{child}' takes part from the first round on; choose from {child[:4]}"
+    with pytest.raises(ExperimentError, match=refused):
+        parse_experiment(TEXT, overrides=settings)
+    parse_experiment(TEXT, overrides=["aggregation.lps={name: trusted, children: [device-000]}", *others])
 
 
 async def test_a_round_without_a_trusted_child_stops_the_run(tmp_path: Path) -> None:

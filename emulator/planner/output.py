@@ -11,7 +11,7 @@ from emulator.console.units import NO_VALUE, counted, grouped
 from emulator.planner.place import gains
 from emulator.planner.plan import TRAININGS, Plan
 from emulator.planner.resources import Resource
-from emulator.planner.search import Candidate, Rounds
+from emulator.planner.search import Candidate, Rounds, shortened
 from emulator.results.report.framed import framed
 from emulator.results.report.html_tables import Markup, html, table
 from emulator.results.report.run_page import write_page
@@ -85,7 +85,10 @@ def _why(plan: Plan) -> Iterator[str]:
         more = theirs * rounds.number / (ours * best)
         by = "" if rounds.is_trained else ", by an estimate"
         if round(more, 2) == 1:
-            yield f"runner-up: {second.label} needs as much {aim.label}, and more of other resources{by}"
+            least, needs = plan.best.needs(best), second.needs(rounds.number)
+            found = [each.label for each in resources_of(plan)[1:] if shortened(needs[each]) > shortened(least[each])]
+            rest = f", and more {', '.join(found)}" if found else ""
+            yield f"runner-up: {second.label} needs as much {aim.label}{rest}{by}"
             return
         said = f"{second.label} needs {more:.2f} times the {aim.label}{by}"
         of = f"{theirs / ours:.2f} times per global round, {rounds.number / best:.2f} times the rounds"

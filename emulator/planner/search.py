@@ -23,7 +23,7 @@ from emulator.sweeps.file import Place
 
 BATCH = 4  # trainings between two predictions; the same on every machine, so that every machine finds the same plan
 Floats = NDArray[np.float64]
-DIGITS = 6  # of predictions, so that the last bits of a processor change no plan
+DIGITS = 6  # of predictions and of compared amounts, so that the last bits of a processor change no plan
 SHARES = (0.5, 0.7, 0.85, 0.95, 1.0)  # parts of the target, see `Metric.is_reached`
 BY_AXES = 0.2  # how much axes may count in the prediction; the work may count 1
 
@@ -211,12 +211,17 @@ class SearchState:
         return sorted(found, key=lambda pair: self._order(pair[0].needs(pair[1].number)))
 
     def _order(self, needs: Amounts) -> tuple[float, ...]:
-        return (needs[self.aim], *needs.values())
+        return tuple(map(shortened, (needs[self.aim], *needs.values())))
 
     @property
     def best(self) -> Candidate | None:
         """The cheapest candidate with trained models. None if no training reached the target within the limits."""
         return next((each for each, rounds in self.ranking if rounds.is_trained), None)
+
+
+def shortened(amount: float) -> float:
+    """Return an amount with as many significant digits as amounts are compared with."""
+    return float(f"{amount:.{DIGITS}g}")
 
 
 def trained_until_found(

@@ -4,12 +4,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from emulator.planner.learning import learning_axes
-from emulator.planner.output import pareto
+from emulator.planner.output import pareto, summary
+from emulator.planner.plan import Plan
 from emulator.planner.resources import Resource
 from emulator.planner.search import BATCH, SHARES, Candidate, Reached, SearchState, trained_until_found
 from emulator.sweeps.file import Place
@@ -154,16 +157,29 @@ def test_the_plan_keeps_limits_although_others_are_cheaper() -> None:
     assert not state({Resource.DEVICE_BYTES: 1.0}).next(4)
 
 
-def test_of_equal_candidates_the_one_that_needs_less_of_the_rest_is_first() -> None:
+@pytest.mark.parametrize("noise", [0.0, 1e-15])
+def test_of_equal_candidates_the_one_that_needs_less_of_the_rest_is_first(noise: float) -> None:
+    """They are equal although one sum of floats has other last bits."""
     places = [Place(cell="base", setting=(("lps", name),)) for name in ("8", "1")]
     both = [
-        Candidate(place=place, models="same", costs={Resource.SECONDS: 2.0, Resource.LPS_GPS_BYTES: amount}, work=1.0)
-        for place, amount in zip(places, (80.0, 10.0), strict=True)
+        Candidate(place=place, models="same", costs={Resource.SECONDS: time, Resource.LPS_GPS_BYTES: size}, work=1.0)
+        for place, time, size in zip(places, (2.0 - noise, 2.0), (80.0, 10.0), strict=True)
     ]
+    assert (both[0].costs[Resource.SECONDS] < 2.0) == (noise > 0)
     now = SearchState(candidates=both, aim=Resource.SECONDS, limits={}, most_rounds=9, trained={"same": curve(3.0)})
     assert now.best is both[1]
     assert replace(now, trained={}).next(1) == [both[1]]  # so the plan is what was trained
     assert [each.label for each, _ in now.ranking] == ["lps=1", "lps=8"]
+    assert runner_up(now) == "runner-up: lps=8 needs as much time, and more bytes LPS–GPS"
+    alike = [replace(each, costs={**each.costs, Resource.LPS_GPS_BYTES: 10.0}) for each in both]
+    assert runner_up(replace(now, candidates=alike)).endswith(" needs as much time")
+
+
+def runner_up(state: SearchState) -> str:
+    """Return the sentence about the second-best candidate."""
+    assert state.best is not None
+    search: Any = SimpleNamespace(file=SimpleNamespace(seeds=(3,), place=None))
+    return summary(Plan(search=search, state=state, best=state.best, trained=[state.best], measured={}))[-1]
 
 
 def test_the_pareto_front_has_the_points_that_no_other_beats() -> None:

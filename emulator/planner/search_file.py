@@ -132,6 +132,8 @@ def _unpredictable(experiment: Experiment) -> str:
             experiment.deadlines.lps.deadline_s is not None
         ),
         "predictions do not follow a schedule; leave schedule out": bool(experiment.schedule),
+        f"method {experiment.method.name} finds the number of clusters in the run, and bytes depend on it; set it "
+        "with method.clusters, or choose another method": not method.clusters_known,
         f"method {experiment.method.name} cannot say on how many examples devices train; choose another method": (
             trained_examples_of(method, 1, 0) is None
         ),

@@ -81,6 +81,8 @@ def test_a_search_has_a_candidate_for_each_combination(tmp_path: Path) -> None:
         ),
         ({"vary": {"when": {"never": {}, "soon": {"schedule": [{"at": "1s", "leave": [0]}]}}}}, "when=soon: "),
         ({"vary": {"method": ["fedavg", "fedala"]}}, "method fedala cannot say on how many examples"),
+        ({"vary": {"method": ["fedavg", "one_shot"]}}, "one_shot finds the number of clusters in the run, and bytes"),
+        ({"vary": {"method": ["fedavg", "cfl"]}}, "method=cfl: "),
         ({"vary": {"clock": ["none", "virtual"]}}, "only the virtual clock predicts times"),
         ({"vary": {"training.participation": [0.5, 1.0]}}, "set training.evaluate_all_every, such as 1"),
         ({"vary": {"links.device-lps.up": ["float32", "float3"]}}, "links.device-lps.up=float3"),

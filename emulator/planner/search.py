@@ -170,17 +170,18 @@ class SearchState:
         return [each for costs, _, each in sorted(may_win, key=lambda way: way[:2])[:count] if costs < limit]
 
     def _unseen(self, count: int) -> list[Candidate]:
-        """Return candidates with choices that no training has had, the most of them first."""
+        """Return candidates that keep the limits for a round and have choices that no training has had, the most of
+        them first.
+        """
         seen = {pair for name in self.trained for pair in self._pairs(name)}
-        waiting, found = [name for name in self.by_models if name not in self.trained], list[Candidate]()
+        ways = {name: self._cheapest(name, 1.0) for name in self.by_models if name not in self.trained}
+        waiting, found = {name: each for name, each in ways.items() if each is not None}, list[Candidate]()
         while waiting and len(found) < count:
             name = max(waiting, key=lambda name: len(self._pairs(name) - seen))
             if self._pairs(name) <= seen and (self.trained or found):
                 break
-            waiting.remove(name)
             seen |= self._pairs(name)
-            if (cheapest := self._cheapest(name, 1.0)) is not None:
-                found.append(cheapest)
+            found.append(waiting.pop(name))
         return found
 
     def _pairs(self, name: str) -> set[tuple[str, str]]:

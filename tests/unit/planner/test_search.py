@@ -87,6 +87,20 @@ def test_the_first_trainings_have_every_choice() -> None:
     assert {each.choices["link"] for each in first} == {"wifi"}  # it changes only times, and this one is faster
 
 
+def test_choices_of_a_candidate_beyond_the_limits_are_trained_in_other_candidates() -> None:
+    """Of four candidates, (1, 1) exceeds the limit, so (1, 2) and (2, 1) have the choices that (2, 2) leaves."""
+    four = {
+        (each.choices["lps"], each.choices["steps"]): each
+        for each in candidates(seconds_of)
+        if {each.choices["lps"], each.choices["steps"]} <= {"1", "2"} and each.choices["share"] == "1.0"
+    }
+    costly = replace(four["1", "1"], costs={**four["1", "1"].costs, Resource.DEVICE_BYTES: 2000.0})
+    found = [costly, *(each for pair, each in four.items() if pair != ("1", "1"))]
+    start = replace(state({Resource.DEVICE_BYTES: 1000.0}), candidates=found)
+    after = replace(start, trained={four["2", "2"].models: curve(50.0)})
+    assert set(map(id, after.next(4))) == {id(four["1", "2"]), id(four["2", "1"])}
+
+
 def test_candidates_that_differ_only_in_times_share_a_training() -> None:
     start = state()
     assert len(start.by_models) == 100

@@ -53,9 +53,12 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None 
     try:
         check_regular(path)
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise ExperimentError(f"cannot read the experiment file {path}: {said}; give the path of one") from None
+    except UnicodeDecodeError:
+        raise ExperimentError(f"cannot read the experiment file {path}: it is not in UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise ExperimentError(
+            f"cannot read the experiment file {path}: {error.strerror}; give the path of one"
+        ) from None
     return parse_experiment(text, overrides=overrides, seed=seed, where=str(path))
 
 

@@ -17,13 +17,18 @@ def read_weights(record: RunRecord, cluster: str) -> dict[str, NDArray[np.float3
     """Return the tensors of a cluster's model that the record contains.
 
     Raises:
-        DataError: the model's file is missing or damaged, has a tensor that is not float32, or does not match
-            `model_sha256` in summary.json.
+        DataError: the run failed before it had the model. Or the model's file is missing or damaged, has a tensor that
+            is not float32, or does not match `model_sha256` in summary.json.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     path = record.folder / "models" / f"{cluster}.safetensors"
+    if record.summary.status != "completed" and cluster not in record.summary.model_sha256:
+        raise DataError(
+            f"{record.folder} has no model of {cluster}, because the run did not complete; finish it with "
+            f"fedstrata run --resume {record.folder}"
+        )
     try:
         check_regular(path)
         weights: dict[str, NDArray[np.float32]] = load_file(path)

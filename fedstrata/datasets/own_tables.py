@@ -61,6 +61,8 @@ def read_table(path: Path) -> Table:
         raise DataError(f"cannot use {path}: its text is not in UTF-8; save it as UTF-8") from None
     except (DataError, csv.Error, *DAMAGE) as error:
         said = getattr(error, "strerror", None) or " ".join(str(error).split())
+        if "pickle" in said:  # NumPy advises to load such a file although this may execute code
+            said = "it has no arrays, or arrays of Python objects; save numbers or text with numpy.savez or numpy.save"
         raise DataError(f"cannot use {getattr(error, 'filename', None) or path}: {said}") from None
     lengths = {name: len(array) if array.ndim else 0 for name, array in table.items()}
     if len(set(lengths.values())) > 1:

@@ -341,6 +341,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(ExperimentError) as raised:
             load_experiment(path)
         assert str(path) in str(raised.value)
+        assert ("save it as UTF-8" in str(raised.value)) == (path.name == "latin.yaml")
 
 
 # --- what identifies a run ---------------------------------------------------------------------------------

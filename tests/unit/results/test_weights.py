@@ -69,6 +69,18 @@ def test_models_as_the_run_wrote_them_are_read(folder: Path) -> None:
     assert read_weights(record, "lps-0")["w"].tolist() == [1, 2]
 
 
+def test_a_failed_run_has_no_model_to_copy(folder: Path) -> None:
+    path = folder / "models" / "lps-0.safetensors"
+    empty_digest(path)
+    path.unlink()
+    summary = folder / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text("utf-8")) | {"status": "failed"}), encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"has no model of lps-0, .* not complete; finish it with fedstrata run --resume"
+    ):
+        read_weights(load_record(folder), "lps-0")
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_is_named_wherever_it_is_read(folder: Path, damage: Callable[[Path], None]) -> None:
     damage(folder / "models" / "lps-0.safetensors")

@@ -18,7 +18,7 @@ from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import make_method
 from fedstrata.methods.base import uses_own_model
-from fedstrata.models import Model
+from fedstrata.models import Model, check_inputs
 from fedstrata.plugins import forget_changed, or_failed
 from fedstrata.store.own_code import check_code
 from fedstrata.streams.architectures import Architecture, Architectures
@@ -47,8 +47,11 @@ class Trained:
         return self.model.processor.tensors(self.weights)
 
     def predict(self, inputs: ArrayLike, more: Mapping[str, ArrayLike]) -> NDArray[np.float32]:
-        """Return the model's outputs in eval mode. Raises DataError if the inputs have another shape than in the
-        run.
+        """Return the model's outputs in eval mode.
+
+        Raises:
+            DataError: the inputs have another shape than in the run.
+            ExperimentError: a built-in model gets whole numbers that are not pixels (uint8).
         """
         given = {name: _as_in_data(array) for name, array in more.items()}
         examples = Examples(inputs=_as_in_data(inputs), more=given)
@@ -56,6 +59,7 @@ class Trained:
         if examples.input_shape != wanted:
             said = ", ".join(map(str, ("n", *wanted)))
             raise DataError(f"inputs have shape {(len(examples), *examples.input_shape)}; give ({said})")
+        check_inputs(self.experiment.model, examples)
         return self.outputs(examples)
 
     def outputs(self, examples: Examples) -> NDArray[np.float32]:

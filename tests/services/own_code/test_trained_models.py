@@ -15,7 +15,7 @@ from torch import nn
 import fedstrata
 from emulator.commands import main as cli
 from fedstrata.datasets import load_dataset
-from fedstrata.errors import DataError, PluginError
+from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import DataSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods.registry import NAMES
@@ -144,6 +144,10 @@ def test_a_built_in_model_has_the_layers_of_its_name(cnn: Path, images: NDArray[
     module = PlainCnn()
     module.load_state_dict(load_file(file), strict=True)
     predicted = fedstrata.load(cnn).predict("device-003", images)
+    with pytest.raises(
+        ExperimentError, match=r"takes one input of float32, .* whole numbers; store float32, or pixels"
+    ):
+        fedstrata.load(cnn).predict("device-003", images.astype(int))
     np.testing.assert_allclose(predicted, outputs_of(module, images), rtol=0, atol=1e-5)
 
 

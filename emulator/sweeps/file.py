@@ -283,9 +283,17 @@ def _tuned(file: SweepFile, where: str) -> Tuned | None:
             f"{where}: tune has chosen no values yet; give fedstrata sweep FILE --out DIR on this machine, and then "
             "DIR/sweep.yaml, which has them"
         )
-    if lacking := [place.label for place in file.places() if place.label not in file.tune.chosen]:
-        raise ExperimentError(f"{where}: tune.chosen has no values for {lacking[0]!r}; leave tune.chosen out")
-    return Tuned(settings=file.tune, chosen_on=selection_of(file.tune, file.seeds), chosen=file.tune.chosen)
+    chosen, rows = file.tune.chosen, [place.label for place in file.places()]
+    lacking = [(row, key) for row in (*rows, *chosen) for key in file.tune.grid if key not in chosen.get(row, {})]
+    if lacking:
+        row, key = lacking[0]
+        raise ExperimentError(f"{where}: tune.chosen has no value of {key} for {row!r}; leave tune.chosen out")
+    return Tuned(settings=file.tune, chosen_on=selection_of(file.tune, file.seeds), chosen=chosen)
+
+
+def name_of(value: Any) -> str:
+    """Return a value as text. In a list of choices, it is the name of the choice."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _choices(axis: str, given: Any) -> Any:
@@ -297,13 +305,18 @@ def _choices(axis: str, given: Any) -> Any:
     if not isinstance(given, Sequence) or isinstance(given, str):
         said = f"{axis} takes a list of values, or a mapping of names to overrides, not {given!r:.80}"
         raise ValueError(said)  # noqa: TRY004  # pydantic turns it into a ValidationError
-    names = [value if isinstance(value, str) else json.dumps(value, default=str) for value in given]
+    names = [name_of(value) for value in given]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{axis} has {twice[0]} twice")
     if any(isinstance(value, list | dict) for value in given):
         raise ValueError(
             f"{axis} has a list or mapping as a value; give each choice a name: {{NAME: {{{axis}: VALUE}}}}"
+        )
+    if wrong := [name for name in names if not NAME.fullmatch(name)]:
+        raise ValueError(
+            f"{axis} has the value {wrong[0]!r:.80}, which cannot be a name; give each choice a name: "
+            f"{{NAME: {{{axis}: VALUE}}}}"
         )
     return {name: {axis: value} for name, value in zip(names, given, strict=True)}
 

@@ -5,12 +5,12 @@ The sweep of candidates has its own folder, `tuning`, with the same tables as an
 candidates can continue, and several machines can share it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator.sweeps.file import Place, Sweep, SweepFile, read_document, sweep_file, sweep_of
+from emulator.sweeps.file import NAME, Place, Sweep, SweepFile, name_of, read_document, sweep_file, sweep_of
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.selection import selection_of
 from emulator.sweeps.store import SweepStore
@@ -86,8 +86,17 @@ def candidates_of(document: Mapping[str, Any], file: SweepFile, tune: TuneSettin
     cells = {name: {**own, **chosen_on.changes} for name, own in file.cells.items()}
     return {
         **kept, "seeds": list(chosen_on.seeds), "cells": cells,
-        "vary": {**document.get("vary", {}), **tune.grid},
+        "vary": {**document.get("vary", {}), **{key: _axis(key, values) for key, values in tune.grid.items()}},
     }  # fmt: skip
+
+
+def _axis(key: str, values: Sequence[Any]) -> Any:
+    """Return the values of a key in the grid as an axis of `vary`. If a value, such as a list, cannot be the name of a
+    choice, the names are value-1, value-2, ….
+    """
+    if all(NAME.fullmatch(name_of(value)) for value in values):
+        return values
+    return {f"value-{number}": {key: value} for number, value in enumerate(values, 1)}
 
 
 def first_of(candidates: SweepFile, grid: Iterable[str]) -> Overrides:

@@ -131,6 +131,14 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(
             {"vary": {"model.hidden": [[8], [16]]}},
             "model.hidden has a list or mapping as a value; give each choice a name",
         ),
+        (
+            {"vary": {"links.lps-gps.up_rate": ["9Mbit/s"]}},
+            "links.lps-gps.up_rate has the value '9Mbit/s', which cannot be a name; give each choice a name: {NAME: {",
+        ),
+        (
+            {"vary": {"training.optimiser.momentum": [-0.5, 0.5]}},
+            "momentum has the value '-0.5', which cannot be a name",
+        ),
         ({"vary": {"training.batch_size": [8, 0]}}, "base, training.batch_size=0: training.batch_size: "),
         (
             {"vary": {axis * 60: {"short": {}, axis * 60: {"training.batch_size": 8}} for axis in "abc"}},

@@ -147,6 +147,18 @@ def test_a_sweep_that_was_interrupted_while_it_tuned_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("key", "values"),
+    [("links.lps-gps.up_rate", ["10Mbit/s", "1Mbit/s"]), ("model.hidden", [[8], [16]]), ("data.noise", [-0.5, 0.5])],
+)
+def test_a_value_that_cannot_be_the_name_of_a_folder_is_a_candidate_too(key: str, values: list[Any]) -> None:
+    document = source_of(tune={"grid": {key: values}, "seeds": [101]}).document
+    file = sweep_file(document, "tiny")
+    assert file.tune is not None
+    candidates = sweep_file(tuning.candidates_of(document, file, file.tune), "tiny")
+    assert [*candidates.vary[key].values()] == [{key: value} for value in values]
+
+
+@pytest.mark.parametrize(
     ("tune", "said"),
     [
         ({"grid": {RATE: [0.1]}, "seeds": [101]}, "grid has one combination"),
@@ -160,7 +172,12 @@ def test_a_sweep_that_was_interrupted_while_it_tuned_goes_on(tmp_path: Path) -> 
         ({"grid": {RATE: [0.1, 0.2]}}, "candidates need data to measure on; give validation_share"),
         ({"grid": {RATE: [0.1, 0.2]}, "validation_share": 1}, "tune.validation_share"),
         ({**TUNE, "values": 3}, "tune.values: unknown key"),
-        ({**TUNE, "chosen": {"ours": {RATE: 0.1}}}, "tune.chosen has no values for 'plain'"),
+        ({**TUNE, "chosen": {"ours": {RATE: 0.1}}}, f"tune.chosen has no value of {RATE} for 'plain'"),
+        ({**TUNE, "chosen": {"ours": {RATE: 0.1}, "plain": {}}}, f"tune.chosen has no value of {RATE} for 'plain'"),
+        (
+            {**TUNE, "chosen": {"ours": {RATE: 0.1}, "plain": {RATE: 0.1}, "gone": {}}},
+            f"tune.chosen has no value of {RATE} for 'gone'",
+        ),
     ],
 )  # fmt: skip
 def test_a_wrong_section_is_refused_in_one_line_before_a_run(tmp_path: Path, tune: dict[str, Any], said: str) -> None:

@@ -37,6 +37,16 @@ class Exchanged:
         return cls(up_bytes=own.ByteSize() + header.payload.payload_bytes, work=work)
 
     @classmethod
+    def of_model(cls, header: pb.ModelHeader) -> Self:
+        """Return the size of a model (header and payload) in a transfer that was not interrupted. Each version of the
+        plan has the size of the first, because the version depends on how many newcomers have enrolled by now.
+        """
+        own = pb.ModelHeader()
+        own.CopyFrom(header)
+        own.offset, own.plan_version = 0, min(1, header.plan_version)
+        return cls(down_bytes=own.ByteSize() + header.payload.payload_bytes, stream=header.cluster)
+
+    @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
         """Return the size of an answer in a round, and the work that the device did for the answer. The device's later
         update reports this size and this work again.

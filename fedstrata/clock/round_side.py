@@ -273,10 +273,7 @@ class CountingChild(ChildClock):
     """Count the bytes of models, because the virtual clock calculates times from them."""
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
-        first = pb.ModelHeader()
-        first.CopyFrom(header)
-        first.offset = 0
-        return int(first.ByteSize() + header.payload.payload_bytes)
+        return Exchanged.of_model(header).down_bytes
 
 
 class PacedChild(ChildClock):

@@ -65,7 +65,7 @@ class Offer:
     withdrawn: Sequence[str] = ()  # tensors that are no longer sent
     told: answers_pb2.Answer | None = None  # arrays that the GPS sends to all devices
     header: pb.ModelHeader = field(init=False)
-    transfer: Exchanged = field(init=False)  # the header and the payload, as a child receives them
+    transfer: Exchanged = field(init=False)  # what times are calculated from
     codec: PayloadCodec = field(init=False)
     chunks: SharedChunks = field(init=False)
     small_reply: bytes | None = field(init=False, default=None)  # the whole reply, serialised once for all children
@@ -73,7 +73,7 @@ class Offer:
     @property
     def whole_bytes(self) -> int:
         """The size of the header and the payload that a child receives, in bytes."""
-        return self.transfer.down_bytes
+        return self.header.ByteSize() + self.codec.payload_bytes
 
     def header_part(self, offset: int) -> pb.ModelPart:
         """Return the first message of a download that begins at byte `offset` of the payload."""
@@ -117,7 +117,7 @@ class Offer:
         if self.told is not None:
             self.header.told.CopyFrom(self.told)
         self.header.offers.extend(pb.ClusterNumbers(clusters=offered) for offered in self.offers)
-        self.transfer = Exchanged(down_bytes=self.header.ByteSize() + self.codec.payload_bytes, stream=self.cluster)
+        self.transfer = Exchanged.of_model(self.header)
         self.chunks = SharedChunks(self.codec, self.model)
         if self.codec.is_small:
             self.small_reply = serialised_whole(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedstrata.clock.device_times import Boards
 from fedstrata.clock.exchanged import Exchanged
+from fedstrata.clock.round_side import CountingChild
 from fedstrata.clock.timeline import Asked, DeviceTimeline, LpsTimeline, before_training
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
@@ -296,3 +297,14 @@ def test_an_updates_bytes_do_not_depend_on_how_it_was_sent() -> None:
     header.exclusions.add(device_id="x")
     header.lps_id, header.term = "lps-0", 3
     assert Exchanged.of_update(header).up_bytes == alone.up_bytes
+
+
+def test_a_model_has_the_same_size_however_many_newcomers_have_enrolled_and_wherever_a_download_begins() -> None:
+    header = pb.ModelHeader(run_id="run", round=3, plan_version=1, cluster=2)
+    header.payload.payload_bytes = 1000
+    whole = Exchanged.of_model(header)
+    assert (whole.down_bytes, whole.stream) == (header.ByteSize() + 1000, 2)
+    header.plan_version, header.offset = 128, 500  # one byte more for the version, and three for the offset
+    assert header.ByteSize() + 1000 == whole.down_bytes + 4
+    assert Exchanged.of_model(header) == whole
+    assert CountingChild().whole_bytes(header) == whole.down_bytes

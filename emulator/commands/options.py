@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from emulator.console.json_lines import json_alone
+
 if TYPE_CHECKING:
     from emulator.cluster.release import Release
     from emulator.local.processes import LocalBackend
@@ -239,11 +241,19 @@ class Contents:
     ] = None
 
 
+def _only_json(context: typer.Context, is_json: bool) -> bool:
+    """If a command prints JSON, keep other text off standard output until the command ends."""
+    if is_json:
+        context.with_resource(json_alone())
+    return is_json
+
+
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """Hold the options for the output of a command."""
 
     is_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line; the last is the summary.")
+        bool,
+        typer.Option("--json", callback=_only_json, help="Print one JSON object per line; the last is the summary."),
     ] = False
     is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False

@@ -30,9 +30,9 @@ def plan(
     """Choose the cheapest of many experiments that reach a target. Most are predicted, and only some are trained."""
     from emulator.commands.sweep import print_table
     from emulator.console.console_tables import make_console
+    from emulator.console.json_lines import print_json
     from emulator.planner.output import LEAVES_OUT, PAGE, best_table, summary, write_plan
     from emulator.planner.plan import plan as planned
-    from emulator.runs.progress import print_json
     from emulator.sweeps.sweep_progress import make_display
 
     console = make_console()

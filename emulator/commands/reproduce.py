@@ -128,9 +128,9 @@ def _list(console: "Console") -> None:
 
 def _tell(outcome: "SweepOutcome", folder: Path, console: "Console", *, is_json: bool) -> None:
     from emulator.commands.sweep import print_table
+    from emulator.console.json_lines import print_json
     from emulator.reproduce.reproduce import PAGE, table_in
     from emulator.reproduce.table_page import compared, comparison_rows
-    from emulator.runs.progress import print_json
 
     table, results = table_in(folder), outcome.results
     if is_json:
@@ -147,8 +147,8 @@ def _tell(outcome: "SweepOutcome", folder: Path, console: "Console", *, is_json:
 
 
 def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json: bool) -> None:
+    from emulator.console.json_lines import print_json
     from emulator.console.units import counted
-    from emulator.runs.progress import print_json
     from fedstrata.process.quoting import printable
 
     failure = verdict.failure

@@ -189,8 +189,8 @@ def _on_kubernetes(  # noqa: PLR0917
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:
     """Print the result of a sweep."""
+    from emulator.console.json_lines import print_json
     from emulator.console.units import counted, human_seconds
-    from emulator.runs.progress import print_json
     from emulator.sweeps import text_tables
 
     cost, results = outcome.cost, outcome.results

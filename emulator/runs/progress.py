@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.console_tables import CLUSTERS_SHOWN, plain_table, traffic_table
+from emulator.console.json_lines import print_json
 from emulator.console.units import NO_VALUE, counted, decimal, human_seconds, measured
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
 from fedstrata.methods import uses_default
 from fedstrata.process.child_processes import Restart
-from fedstrata.process.json_text import json_text
 from fedstrata.process.quoting import printable
 from fedstrata.record.summary import LinkBytes
 from fedstrata.tasks import CLASSIFICATION, Metric
@@ -297,8 +297,3 @@ def _cluster_fields(cluster: pb.ClusterStatus, metric: Metric) -> dict[str, Any]
         "loss": cluster.loss if cluster.is_evaluated else None,
         metric.name: _headline(cluster),
     }
-
-
-def print_json(fields: Mapping[str, Any]) -> None:
-    """Print one line of JSON on standard output, and flush the output."""
-    print(json_text(fields), flush=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from emulator.console.browser import show_page
 from emulator.console.interrupts import run_interruptibly
+from emulator.console.json_lines import print_json
 from emulator.estimates.check import check_data, check_here
 from emulator.estimates.device_processes import process_count
 from emulator.estimates.sizing import lacking_room
@@ -16,7 +17,7 @@ from emulator.local.processes import LocalBackend, nurseries
 from emulator.results.output import check_current_folder, check_unused, run_folder
 from emulator.runs.arrivals import check_arrivals, keep_arrivals
 from emulator.runs.follow import Outcome, follow
-from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
+from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over
 from emulator.runs.run_client import RunClient
 from emulator.tracking.tracker import TrackedRun
 from emulator.tracking.tracking import Tracking

@@ -16,10 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from emulator.console.json_lines import print_json
 from emulator.console.units import NO_VALUE, human_seconds, measured
 from emulator.results.over_seeds import headlines_of
 from emulator.results.read_record import RunRecord
-from emulator.runs.progress import can_draw_over, print_json, progress_line, restart_line
+from emulator.runs.progress import can_draw_over, progress_line, restart_line
 from emulator.sweeps.file import Place, SweepRun
 from fedstrata.errors import FedstrataError
 from fedstrata.process.child_processes import Restart

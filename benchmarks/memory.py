@@ -146,11 +146,11 @@ async def measure(experiment: Experiment, layout: Layout, at_once: int, folder: 
             await until_registered(channel)
             before = resident_mb(number, "VmRSS")
             async with Connection(gps, OPEN) as calls:
-                await enrol(GpsServiceStub(calls), experiment)
+                attempt_id = await enrol(GpsServiceStub(calls), experiment)
             stub, gate = LpsServiceStub(channel), asyncio.Semaphore(at_once)
             children = [
                 Child(
-                    ids={"run_id": experiment.run_id, "child_id": name, "home_id": "lps-0"},
+                    ids={"run_id": attempt_id, "child_id": name, "home_id": "lps-0"},
                     layout=layout, fetch=stub.FetchModel, submit=stub.SubmitUpdate, evaluate=stub.SubmitEvaluation,
                 )
                 for name in experiment.device_ids()
@@ -161,15 +161,16 @@ async def measure(experiment: Experiment, layout: Layout, at_once: int, folder: 
     return before, peak
 
 
-async def enrol(gps: Any, experiment: Experiment) -> None:
-    """Make all devices of an experiment known to a GPS."""
+async def enrol(gps: Any, experiment: Experiment) -> str:
+    """Make all devices of an experiment known to a GPS. Return the id of the attempt, which all other calls state."""
     for index, device_id in enumerate(experiment.device_ids()):
-        await gps.Enroll(
+        reply = await gps.Enroll(
             gps_service_pb2.EnrollRequest(
                 device_id=device_id, device_index=index, experiment_sha256=experiment.digest,
                 num_examples=EXAMPLES, num_held_out=1, process_id="benchmark",
             )
         )  # fmt: skip
+    return str(reply.run_id)
 
 
 async def until_registered(channel: Any) -> None:

@@ -53,7 +53,7 @@ async def measure(experiment: Experiment, layout: Layout, folder: Path) -> tuple
         before = resident_mb(number, "VmRSS")
         async with Connection(address, OPEN) as calls:
             gps = GpsServiceStub(calls)
-            await enrol(gps, experiment)
+            attempt_id = await enrol(gps, experiment)
             for name in names:
                 request = pb.RegisterLpsRequest(lps_id=name, address="127.0.0.1:9", experiment_sha256=experiment.digest)
                 await gps.RegisterLps(request)
@@ -61,7 +61,7 @@ async def measure(experiment: Experiment, layout: Layout, folder: Path) -> tuple
             stub, gate = GpsServiceStub(channel), asyncio.Semaphore(len(names))
             clusters = [
                 Child(
-                    ids={"run_id": experiment.run_id, "child_id": name, "home_id": name},
+                    ids={"run_id": attempt_id, "child_id": name, "home_id": name},
                     layout=layout, fetch=stub.FetchShared, submit=stub.SubmitAggregate,
                 )
                 for name in names

@@ -22,6 +22,7 @@ from fedstrata.methods import Moment
 from fedstrata.partitions import DeviceData, device_data
 from fedstrata.process.logs import EventLog
 from fedstrata.process.waiting import Backoff
+from fedstrata.store.attempts import word_of
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 REFUSALS = 3  # refused TLS connections in a row after which the process gives up
@@ -110,6 +111,7 @@ class DeviceAgent:
             self._store.mark_born()
         who = (self._rounds.stated(len(data.train)), len(data.test), self._host.pod_name)
         enrolled = await gps.enroll(*who)
+        self._store.enter(word_of(enrolled.run_id))
         if enrolled.is_known and self._host.keeps_state and not was_born and not self._rounds.have_begun:
             self._log.warning("state_lost", reason="this device's personal state is gone; it begins with a new one")
             await gps.enroll(*who, has_lost_state=True)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from fedstrata.clock.round_side import ChildClock
-from fedstrata.errors import PayloadError
+from fedstrata.errors import BegunAgainError, PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Question
 from fedstrata.process.fault_points import reach
@@ -15,6 +15,7 @@ from fedstrata.process.time_limits import HOLD_S, PATIENCE_S
 from fedstrata.process.waiting import Backoff
 from fedstrata.rpc.answer_messages import answer_parts, arrays_of, largest_bytes, payload_bytes
 from fedstrata.rpc.client import CallError, ask, call_through_upgrade, call_until_answered, is_passing, refusal
+from fedstrata.store.attempts import check_attempt
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 
@@ -28,7 +29,7 @@ class GpsClient:
     ) -> None:  # fmt: skip
         self._gps = gps
         self._experiment = experiment
-        self._who = {"run_id": experiment.run_id, "device_id": device_id, "process_id": process_id}
+        self._who = {"run_id": "", "device_id": device_id, "process_id": process_id}  # `enroll` sets the attempt
         self._index = device_index
         self._kernel = kernel
         self._on_link_s = clock.on_link_s
@@ -37,7 +38,12 @@ class GpsClient:
     async def enroll(
         self, num_examples: int, num_held_out: int, pod_name: str, *, has_lost_state: bool = False
     ) -> pb.EnrollResponse:
-        """Enrol this device at the GPS, and return the GPS's reply."""
+        """Enrol this device at the GPS, and return the GPS's reply, which names the attempt of the run.
+
+        Raises:
+            BegunAgainError: this device has enrolled in another attempt before.
+            PayloadError: the GPS does not name an attempt of this run.
+        """
         request = pb.EnrollRequest(
             device_id=self._who["device_id"],
             device_index=self._index,
@@ -53,6 +59,10 @@ class GpsClient:
         reply: pb.EnrollResponse = await call_through_upgrade(
             lambda: self._gps.Enroll(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "Enroll"
         )
+        check_attempt(reply.run_id, self._experiment.run_id)
+        if self._who["run_id"] not in ("", reply.run_id):
+            raise BegunAgainError(f"run {self._experiment.run_id} begins again; restart this process")
+        self._who["run_id"] = reply.run_id
         return reply
 
     async def submit_answer(self, answer: answers_pb2.Answer) -> None:

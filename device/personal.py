@@ -1,8 +1,8 @@
 """The state that a device keeps from round to round: named arrays in files with checksums. The arrays never leave the
 device.
 
-Each LPS round has one file. A JSON header gives the run, the device, the round, and the name, type and shape of each
-array. The bytes of the arrays follow.
+Each LPS round of an attempt has one file. A JSON header gives the run, the device, the round, and the name, type and
+shape of each array. The bytes of the arrays follow.
 """
 
 import json
@@ -28,12 +28,20 @@ class PersonalStore:
     """Keep one device's states by LPS round, each in a file that is either complete or absent."""
 
     def __init__(self, folder: Path, run_id: str, device_id: str) -> None:
-        """Use this folder for the device's files. The folder is created when the first state is saved."""
+        """Use this folder for the device's files. The folder is created when the first file is saved. Call `enter`
+        before any state is read or saved.
+        """
         self._folder = folder
+        self._states: Path  # of the present attempt
         self._owner = {"run_id": run_id, "device_id": device_id}
         self._log = EventLog("personal", device=device_id)
         self._whole: set[int] = set()  # rounds whose complete file this process has written or read
         clear_asides(folder)
+
+    def enter(self, attempt: str) -> None:
+        """Read and save the states of this attempt of the run. Each attempt begins without a state."""
+        self._states = self._folder / attempt
+        clear_asides(self._states)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
         """Return the newest complete state of round `lps_round` or of an earlier round: the number of its round, and
@@ -76,7 +84,8 @@ class PersonalStore:
 
     def mark_born(self) -> None:
         """Write a marker file, which says that this device keeps state in this run. If the GPS knows the device later,
-        but the marker is missing, the device's state was lost.
+        but the marker is missing, the device's state was lost. All attempts of the run have one marker, because the
+        device writes it before it knows the attempt.
 
         Like a state, the marker survives the end of the process, but may be lost if the machine crashes.
         """
@@ -98,11 +107,11 @@ class PersonalStore:
         return self._folder / "born"
 
     def _path(self, lps_round: int) -> Path:
-        return self._folder / f"{lps_round:06d}.personal"
+        return self._states / f"{lps_round:06d}.personal"
 
     def _rounds(self) -> list[int]:
         """Return the rounds with a file, newest first."""
-        stems = (path.stem for path in self._folder.glob("*.personal"))
+        stems = (path.stem for path in self._states.glob("*.personal"))
         return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
 
     def _is_whole(self, lps_round: int) -> bool:
@@ -177,6 +186,9 @@ class KeptInMemory:
 
     def __init__(self) -> None:
         self._states: dict[int, Arrays] = {}
+
+    def enter(self, attempt: str) -> None:
+        """Do nothing, because a process takes part in one attempt only."""
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
         """Return the newest state of round `lps_round` or of an earlier round: the number of its round, and its arrays.

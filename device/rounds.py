@@ -113,7 +113,7 @@ class DeviceRounds:
         absent.
         """
         lps = self._host.channels.lps(served.by.lps_id, served.by.lps_address)
-        client = self._client(lps, served.by.home_id)
+        client = self._client(lps, served.by)
         try:
             await self._rounds(served, lps, client, data)
         finally:
@@ -235,9 +235,9 @@ class DeviceRounds:
             lambda: lps.SubmitModel(parts(), timeout=timeout_s), self._log, "SubmitModel", attempts=LPS_PATIENCE
         )
 
-    def _client(self, lps: Any, home_id: str) -> RoundClient:
+    def _client(self, lps: Any, by: gps_pb.FetchAssignmentResponse) -> RoundClient:
         host = self._host
-        identity = Identity(run_id=host.experiment.run_id, child_id=self._device_id, home_id=home_id)
+        identity = Identity(run_id=by.run_id, child_id=self._device_id, home_id=by.home_id)
         link = host.experiment.links.device_lps
         layout = host.streams.travelling
         largest = self._shield.growth * layout.float32_bytes

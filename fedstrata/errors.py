@@ -31,7 +31,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_HANDSHAKE: "A server answers, but one side does not trust the other.",
     EXIT_DIFFERS: "`verify`: a table, a record or a replay differs.",
     EXIT_INCOMPARABLE: "`verify`: nothing differs, but bits cannot be compared on this processor.",
-    EXIT_INTERRUPTED: "Ctrl-C or SIGTERM interrupted the command.",
+    EXIT_INTERRUPTED: "Ctrl-C or SIGTERM interrupted the command, or the process must start again.",
 }
 
 # Names of gRPC's status codes. They are text, so that this module does not need to import gRPC.
@@ -185,6 +185,12 @@ class WrongRunError(FedstrataError):
 
     status = "FAILED_PRECONDITION"
     exit_code = EXIT_USAGE
+
+
+class BegunAgainError(WrongRunError):
+    """The run has begun again since the caller started. The caller's process ends, in order to be restarted."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class UnknownChildError(FedstrataError):

@@ -5,8 +5,8 @@ round. So a run can be repeated, but everybody with the experiment file can comp
 
 For protection, a key comes from a random secret that never leaves its owner's folder. Before each release, the owner
 writes two things to disk: the secret, and the hash of the values to be released. If the process is killed and repeats a
-round, it adds the same noise to the same values. It never releases other values in this round. So nobody can average
-the noise of several restarts.
+round, it adds the same noise to the same values. It never releases other values in this round. The same holds in
+another attempt of the run. So nobody can average the noise of several restarts or attempts.
 """
 
 import hashlib
@@ -75,8 +75,8 @@ class SealedNoise:
         if known.get(about, found) != found:
             when = "before training" if lps_round == BEFORE_TRAINING else f"in LPS round {lps_round + 1}"
             raise RunStoppedError(
-                f"{self._path}: other values were released {when}, and ε does not cover a second release; begin the "
-                "run again"
+                f"{self._path}: other values were released {when}, and ε does not cover a second release; give the "
+                "run another seed"
             )
         if about not in known:
             self._write(secret, {**known, about: found})
@@ -90,7 +90,7 @@ class SealedNoise:
             secret, known = bytes.fromhex(document.pop("secret")), dict(document.pop("released"))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StateError(
-                f"{self._path} is not a file of noise; put the right file back, or begin the run again"
+                f"{self._path} is not a file of noise; put the right file back, or give the run another seed"
             ) from None
         if document != self._owner:
             raise StateError(

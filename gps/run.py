@@ -123,7 +123,7 @@ class Run:
 
     def _round_server(self, keeper: Keeper) -> RoundServer:
         terms = RoundTerms(
-            run_id=self.experiment.run_id,
+            run_id=self.journal.attempt_id,
             link=self.experiment.links.lps_gps,
             wait=self.experiment.deadlines.gps,
             clock=self.clock.rounds,

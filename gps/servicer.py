@@ -30,7 +30,7 @@ class GpsServicer(GpsServiceServicer):
 
     def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
         """Set `uploads`, the time that an LPS may take to upload an aggregate on a stream of `Attend`."""
-        self._run, self._run_id = run, run.experiment.run_id
+        self._run, self._run_id = run, run.journal.attempt_id
         self._uploads = uploads
         self._repeats = Repeats(run.reports.counts.note_repeated, run.reports.counts.keep)
 

@@ -105,7 +105,7 @@ class LpsAgent:
         """Continue the byte counts from before a restart, which are in the saved reports. Each report has all counts of
         this LPS up to the time at which the report was written.
         """
-        for report in newest_reports(self._state / self._experiment.run_id):
+        for report in newest_reports(self._state / self._gps.attempt_id):
             self._metrics.links.go_on_from(link_bytes_from_proto(report.link_bytes))
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from fedstrata.errors import FedstrataError, NotAllowedError
+from fedstrata.errors import FedstrataError, NotAllowedError, WrongRunError
 from fedstrata.process.logs import EventLog
 from fedstrata.trust.call_table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -83,6 +83,7 @@ class Clusters:
 
         Raises:
             NotAllowedError: the GPS refuses this LPS. The devices then ask the GPS for another LPS.
+            WrongRunError: the GPS has begun the run again, or another run. The devices ask the GPS and learn this, too.
         """
         telling = asyncio.ensure_future(self._waits.tell(lambda: self._fetch(0)))
         try:
@@ -102,10 +103,10 @@ class Clusters:
         return await self._gps.clusters(known_version, self._waits.now())
 
     async def _give_up(self, error: BaseException) -> None:
-        """Inform devices and the GPS that this LPS cannot continue, and give the reason. If the GPS refuses this LPS,
-        stop serving all clusters, and raise the error.
+        """Inform devices and the GPS that this LPS cannot continue, and give the reason. If the GPS refuses this LPS or
+        is in another attempt or run, stop serving all clusters, and raise the error.
         """
-        if isinstance(error, NotAllowedError):
+        if isinstance(error, NotAllowedError | WrongRunError):
             for name in list(self._services):
                 self._drop(name)
             raise error
@@ -169,13 +170,16 @@ class Clusters:
             session.gps.uplink.close()
 
     async def _present(self) -> pb.FetchClustersResponse | None:
-        """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None.
+        """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None. Raises
+        WrongRunError if the GPS is in another attempt or run.
 
         Call this method after a session has failed. The list shows whether the GPS has given the cluster to another
         LPS, because this LPS was paused or refused.
         """
         try:
             return await self._fetch(0)
+        except WrongRunError:
+            raise
         except FedstrataError:
             return None
 

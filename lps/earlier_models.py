@@ -72,7 +72,9 @@ class KeptModels(EarlierModels):
         model = ModelFile(self._path(key), layout)
         model.verify()
         offer = Offer(model, cluster=stream)
-        header = pb.ModelHeader(run_id=experiment.run_id, round=number, global_round=number // self._parts.rounds)
+        header = pb.ModelHeader(
+            run_id=self._parts.gps.attempt_id, round=number, global_round=number // self._parts.rounds
+        )
         offer.announce(header, experiment.links.device_lps.down)
         self._offers[key] = offer
 

@@ -78,7 +78,7 @@ class SessionParts:
         old files.
         """
         name = self.cluster.home_id
-        return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
+        return self.lps.state_folder / self.gps.attempt_id / (f"{name}.{term}" if term else name)
 
     @property
     def folder(self) -> Path:
@@ -92,7 +92,7 @@ class SessionParts:
 
     def empty_report(self) -> pb.ReportHeader:
         """Return a report that has only the ids of the run and of the cluster."""
-        return pb.ReportHeader(run_id=self.lps.experiment.run_id, home_id=self.cluster.home_id)
+        return pb.ReportHeader(run_id=self.gps.attempt_id, home_id=self.cluster.home_id)
 
 
 class Offers(NamedTuple):

@@ -42,7 +42,7 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: SessionClient, log: EventLog) -> None:
         experiment, clock = lps.experiment, lps.clock_of(cluster)
         self.members = members = Members(experiment, cluster, clock.presence)
-        self._refused = RefusedDevices(lps.state_folder / experiment.run_id, cluster.home_id, log, cluster.refused)
+        self._refused = RefusedDevices(lps.state_folder / gps.attempt_id, cluster.home_id, log, cluster.refused)
         notes = Notes(cluster.home_id, lps.task, lps.metrics, log, self._refused, has_member=members.has)
         self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(
@@ -241,7 +241,7 @@ class Session:
 def _round_server(parts: SessionParts, holding: Holding) -> RoundServer:
     lps, clock, members = parts.lps, parts.clock, parts.members
     terms = RoundTerms(
-        run_id=lps.experiment.run_id,
+        run_id=parts.gps.attempt_id,
         link=lps.experiment.links.device_lps,
         wait=clock.wait,
         held_s=hold_s(lps.experiment.device_count),

@@ -21,6 +21,7 @@ from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel,
 from fedstrata.rpc.client import Connection, ask, call_through_upgrade, call_until_answered
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.rpc.payload import Acceptance
+from fedstrata.store.attempts import check_attempt
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.trust.security import Security
@@ -97,6 +98,11 @@ class SessionClient:
         self._metrics = metrics
         self._log = log
 
+    @property
+    def attempt_id(self) -> str:
+        """The id of the attempt in which this LPS takes part."""
+        return self.uplink.identity.run_id
+
     async def model(self) -> ReceivedModel:
         """Fetch the model of the open global round. Raises RunStoppedError if the run is over."""
         return _model_of(await self.uplink.fetch(-1))
@@ -152,15 +158,18 @@ class GpsClient:
         self._log = log
         self._gps = Connection(address, security)
         self._stub = GpsServiceStub(self._gps.counted(metrics.links))
+        self.attempt_id = ""  # set by `register`
 
     async def close(self) -> None:
         """Close the connection to the GPS."""
         await self._gps.close()
 
     async def register(self, address: str) -> bool:
-        """Register this LPS and its address. Return whether devices are grouped already.
+        """Register this LPS and its address, and learn the attempt of the run. Return whether devices are grouped
+        already.
 
         Raises:
+            PayloadError: the GPS does not name an attempt of this run.
             HandshakeError: the LPS and the GPS do not trust each other.
         """
         await self._gps.until_reached(self._log)
@@ -173,6 +182,8 @@ class GpsClient:
         reply = await call_through_upgrade(
             lambda: self._stub.RegisterLps(request, timeout=PATIENCE_S, wait_for_ready=True), self._log, "RegisterLps"
         )
+        check_attempt(reply.run_id, self._experiment.run_id)
+        self.attempt_id = str(reply.run_id)
         self._log.info("registered", lps_id=self._lps_id, address=address)
         return bool(reply.is_grouped)
 
@@ -181,14 +192,14 @@ class GpsClient:
         report to the GPS for which devices this LPS waits.
         """
         request = pb.FetchClustersRequest(
-            run_id=self._experiment.run_id, lps_id=self._lps_id, known_version=known_version, waits=waits
+            run_id=self.attempt_id, lps_id=self._lps_id, known_version=known_version, waits=waits
         )
         reply: pb.FetchClustersResponse = await ask(self._stub, "FetchClusters", request, self._log)
         return reply
 
     async def fail(self, reason: str) -> None:
         """Report to the GPS that this LPS cannot continue, and the reason."""
-        failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
+        failure = pb.ReportFailureRequest(run_id=self.attempt_id, lps_id=self._lps_id, reason=reason)
         await call_until_answered(lambda: self._stub.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure")
 
     def of_session(
@@ -203,9 +214,7 @@ class GpsClient:
         LPS.
         """
         name = cluster.home_id
-        identity = Identity(
-            run_id=self._experiment.run_id, child_id=name, home_id=name, lps_id=self._lps_id, term=cluster.term
-        )
+        identity = Identity(run_id=self.attempt_id, child_id=name, home_id=name, lps_id=self._lps_id, term=cluster.term)
         # Exact sums take 8 bytes per element, not 4.
         largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)
         calls = ParentCalls(

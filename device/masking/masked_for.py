@@ -3,7 +3,8 @@
 The difference of two sums reveals the updates of the devices that are in only one of the sums. The sums may even come
 from different rounds, if the models of these rounds are alike. So a device masks all its updates for the same devices,
 except for changes that the experiment file announces. The memory is written to disk before a masked update is sent, so
-it survives restarts (docs/decisions/secure-aggregation.md).
+it survives restarts. All attempts of a run share it, because their models are alike
+(docs/decisions/secure-aggregation.md).
 """
 
 import json
@@ -138,7 +139,7 @@ class MaskedFor:
             rounds = dict(document.pop("rounds"))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StateError(
-                f"{path} is not a memory of masked updates; put the right file back, or begin the run again"
+                f"{path} is not a memory of masked updates; put the right file back, or give the run another seed"
             ) from None
         if document != self._owner:
             raise StateError(

@@ -10,6 +10,7 @@ import grpc
 
 from fedstrata.errors import (
     AddressError,
+    BegunAgainError,
     DuplicateDeviceError,
     ExcludedError,
     FedstrataError,
@@ -65,8 +66,8 @@ TOO_LARGE = "larger than max"  # in gRPC's text about a message that is too larg
 # gRPC's own status of a broken stream. An error in the parent's code has the same status, but also a name.
 BROKEN = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 _REFUSALS = (
-    WrongRunError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError,
-    NotServedError, NotMemberError, NotAllowedError,
+    WrongRunError, BegunAgainError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError,
+    ExcludedError, NotServedError, NotMemberError, NotAllowedError,
 )  # fmt: skip
 _BY_NAME: dict[str, type[FedstrataError]] = {error.__name__: error for error in _REFUSALS}
 _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}

@@ -141,4 +141,4 @@ class Enrolment:
             self._questions.place_if_ready(device)
         elif device.cluster is not None:
             self._on_return()
-        return pb.EnrollResponse(run_id=self._experiment.run_id, is_late=device.is_late, is_known=not is_new)
+        return pb.EnrollResponse(run_id=self._journal.attempt_id, is_late=device.is_late, is_known=not is_new)

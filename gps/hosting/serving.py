@@ -125,7 +125,7 @@ class Serving:
         """Return a reply with the LPS and the cluster of a device. If they are not known yet, or the LPS may not serve
         devices, the reply says that the device is not assigned.
         """
-        reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
+        reply = pb.FetchAssignmentResponse(run_id=self._journal.attempt_id)
         if device.home is None:
             return reply
         home_id = home_name(device.home)

@@ -18,10 +18,11 @@ from typing import Any
 
 from fedstrata.errors import StateError, WrongRunError
 from fedstrata.process.private_files import only_the_owner
+from fedstrata.store.attempts import new_attempt
 from fedstrata.store.whole_files import sync_folder
 
 TABLES: Mapping[str, str] = {
-    "run": "run_id TEXT NOT NULL, experiment TEXT NOT NULL, version INTEGER NOT NULL",
+    "run": "run_id TEXT NOT NULL, attempt_id TEXT NOT NULL, experiment TEXT NOT NULL, version INTEGER NOT NULL",
     "phases": "phase TEXT PRIMARY KEY, began REAL NOT NULL",
     "devices": "device_index INTEGER PRIMARY KEY, device_id TEXT NOT NULL, num_examples INTEGER NOT NULL, "
     "num_held_out INTEGER NOT NULL, "
@@ -87,12 +88,14 @@ class JournalFile:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             verify(self._db, path)
-            known = self._db.execute("SELECT run_id FROM run").fetchone()
+            known = self._db.execute("SELECT run_id, attempt_id FROM run").fetchone()
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged text
             raise _state_error(path, error) from None
         self.is_resumed = known is not None
-        if known is None:
-            self.write("INSERT INTO run VALUES (?, ?, 0, NULL)", run_id, experiment)
+        self.attempt_id = str(known[1]) if known else new_attempt(run_id)
+        if known is None:  # durable, because LPSs and devices name folders after the attempt
+            statement = "INSERT INTO run VALUES (?, ?, ?, 0, NULL)"
+            self.write(statement, run_id, self.attempt_id, experiment, durable=True)
         elif known[0] != run_id:
             raise WrongRunError(f"{path} belongs to run {known[0]}, not to {run_id}; give another --state")
 

@@ -86,7 +86,7 @@ class Takeover:
         """
         now = self._parts.cluster.global_round * self._parts.rounds
         return ModelSearch(
-            self._parts.lps.experiment.run_id,
+            self._parts.gps.attempt_id,
             layout=self._state.layout,
             members=self._parts.members.ids - set(self._parts.notes.refused),
             wait=self._parts.clock.wait,

@@ -151,7 +151,7 @@ def test_a_gps_that_keeps_its_pods_after_the_run_may_not_scale_the_devices() -> 
     assert env["FEDSTRATA_DEVICE_STATEFULSET"] == "demo-fedstrata-device"
 
 
-def test_a_run_begun_again_has_pods_and_state_of_its_own() -> None:
+def test_a_run_begun_again_has_new_pods_and_only_the_gps_knows_the_word() -> None:
     objects = render({"again": "20260101T000000Z"})
     for tier in ("gps", "lps", "device"):
         template = workload(objects, tier)["template"]
@@ -160,7 +160,7 @@ def test_a_run_begun_again_has_pods_and_state_of_its_own() -> None:
             env = template["spec"]["containers"][0]["env"]
             assert {"name": "FEDSTRATA_AGAIN", "value": "20260101T000000Z"} in env
         else:
-            assert "--state=/state/again-20260101T000000Z" in template["spec"]["containers"][0]["args"]
+            assert "--state=/state" in template["spec"]["containers"][0]["args"]
 
 
 def test_rights_can_be_withheld() -> None:

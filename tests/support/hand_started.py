@@ -44,9 +44,11 @@ class Processes:
         state = ("--state", str(self.folder / "gps"))
         return self._start("gps", "gps", *self._common, *state, *words, environment=environment)
 
-    def gps_again(self) -> None:
+    def gps_again(self, *words: str) -> Program:
         """Start the GPS once more, where it was."""
-        self._start_gps("--listen", self.gps).addresses()
+        program = self._start_gps("--listen", self.gps, *words)
+        program.addresses()
+        return program
 
     def lps(self, number: int, *, environment: Mapping[str, str] | None = None) -> Program:
         name = f"lps-{number}"

@@ -18,6 +18,7 @@ from fedstrata.v1.gps_service_pb2 import Cluster
 from lps.holding import LpsParts
 from lps.session import Session
 from lps.to_gps import NewestPlan
+from tests.support.attempts import attempt_of
 from tests.support.gatherings import MEAN
 
 
@@ -37,5 +38,5 @@ def session_of(
     async def fetch() -> ReceivedModel | None:
         return received
 
-    gps = SimpleNamespace(newest_plan=NewestPlan(None), model=fetch)
+    gps = SimpleNamespace(newest_plan=NewestPlan(None), model=fetch, attempt_id=attempt_of(experiment))
     return Session(lps, cluster, cast(Any, gps), EventLog("lps"))

@@ -1,5 +1,6 @@
 """What device 1 does in an LPS round, without an LPS, and a method with tables."""
 
+from pathlib import Path
 from typing import Any
 
 from device.personal import KeptInMemory, PersonalStore
@@ -13,6 +14,13 @@ from fedstrata.process.logs import EventLog
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient
 from fedstrata.rpc.answer_messages import answer_to_proto
 from fedstrata.tensors import Flat, Layout
+
+
+def store_in(folder: Path) -> PersonalStore:
+    """The state of device 1 in an attempt of a run."""
+    kept = PersonalStore(folder, "run", "device-001")
+    kept.enter("5f3a9c01")
+    return kept
 
 
 def job_of(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 from device.__main__ import load
 from device.agent import DeviceAgent
@@ -38,6 +39,7 @@ from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
+from tests.support.attempts import attempt_of
 from tests.support.loop_time import Ahead
 from tests.support.records import summary_of
 
@@ -96,10 +98,11 @@ class Tiers:
         state.mkdir(parents=True)
         backend = _Backend(self._have_lps)
         security = self.issued("gps", Name("gps"))
-        self.run = Run(
-            self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"),
-            security=security,
-        )  # fmt: skip
+        with patch("gps.journal.journal_file.new_attempt", lambda run_id: attempt_of(self.experiment)):
+            self.run = Run(
+                self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"),
+                security=security,
+            )  # fmt: skip
         self.server = self._server(self.metrics, security, self.run.serving)
         gps = self.gps_servicer(self.run)
         self.server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")

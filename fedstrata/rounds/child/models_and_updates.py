@@ -149,7 +149,7 @@ PLAIN = Shield()
 class Identity:
     """Identify a caller in its requests."""
 
-    run_id: str
+    run_id: str  # of the attempt: see fedstrata/store/attempts.py
     child_id: str
     home_id: str
     lps_id: str = ""  # for an LPS: its id

@@ -22,7 +22,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 class RoundTerms:
     """Hold the settings that all rounds of one parent have in common."""
 
-    run_id: str
+    run_id: str  # of the attempt: see fedstrata/store/attempts.py
     link: LinkSettings
     wait: TierDeadline
     clock: ParentClock = field(default_factory=ParentClock)

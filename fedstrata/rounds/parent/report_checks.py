@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.clock.time_checks import check_times, check_work
-from fedstrata.errors import DIVERGED, PayloadError, WrongRunError
+from fedstrata.errors import DIVERGED, BegunAgainError, PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED, checked_number
+from fedstrata.store.attempts import run_of
 from fedstrata.tasks import Task
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -23,10 +24,19 @@ LARGEST_FACTOR = 1e300  # of an update, by a rule
 COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_examples", "received_examples")
 
 
-def check_run(run_id: str, said: str) -> None:
-    """Raise WrongRunError if a call is about another run."""
-    if said != run_id:
-        raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with the experiment file of {run_id}")
+def check_run(attempt_id: str, said: str) -> None:
+    """Check that a call is about this attempt of the run.
+
+    Raises:
+        BegunAgainError: the call is about another attempt of the run.
+        WrongRunError: the call is about another run.
+    """
+    if said == attempt_id:
+        return
+    run_id = run_of(attempt_id)
+    if run_of(said) == run_id:
+        raise BegunAgainError(f"run {run_id} begins again; restart this process, which belongs to another attempt")
+    raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with the experiment file of {run_id}")
 
 
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:

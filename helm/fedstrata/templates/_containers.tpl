@@ -44,14 +44,9 @@
 {{- end }}
 {{- end }}
 
-{{/* The state folder. If a failed run begins again, LPSs and devices use another folder. The GPS moves its old state aside. */}}
-{{- define "fedstrata.stateFolder" -}}
-/state{{ with .Values.again }}/again-{{ . }}{{ end }}
-{{- end }}
-
 {{- define "fedstrata.lps.args" -}}
 - --experiment=/etc/fedstrata/experiment.yaml
-- --state={{ include "fedstrata.stateFolder" . }}
+- --state=/state
 - --gps={{ include "fedstrata.gpsAddress" . }}
 - "--listen=[::]:{{ .Values.ports.grpc }}"
 - --advertise={{ include "fedstrata.lpsAddress" . }}
@@ -66,7 +61,7 @@
 
 {{- define "fedstrata.device.args" -}}
 - --experiment=/etc/fedstrata/experiment.yaml
-- --state={{ include "fedstrata.stateFolder" . }}
+- --state=/state
 - --gps={{ include "fedstrata.gpsAddress" . }}
 - "--http=[::]:{{ .Values.ports.http }}"
 - --stay

@@ -16,6 +16,7 @@ from emulator.results.read_record import RunRecord
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
+from tests.support.attempts import attempt_of
 from tests.support.programs import Program, of_mark
 from tests.support.tiers import SMALL, Tiers, outcome, run_in_process, small
 
@@ -153,7 +154,7 @@ async def test_an_lps_learns_from_the_gps_which_devices_were_refused_before_it(t
         for index in range(experiment.device_count):
             tiers.start_device(host, index, poisoned(0) if index == LIAR else DeviceAgent)
         await tiers.ended()
-        request = pb.FetchClustersRequest(run_id=experiment.run_id, lps_id="lps-0")
+        request = pb.FetchClustersRequest(run_id=attempt_of(experiment), lps_id="lps-0")
         (cluster,) = (await GpsServiceStub(channel).FetchClusters(request)).clusters
     assert [(gone.device_id, gone.stage) for gone in cluster.refused] == [("device-002", "training")]
     assert cluster.refused[0].reason.startswith("refused: values go from nan to nan")

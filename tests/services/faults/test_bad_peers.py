@@ -18,6 +18,7 @@ from emulator.commands.main import execute
 from fedstrata.clock.round_side import ChildClock
 from fedstrata.datasets import dataset_info
 from fedstrata.errors import (
+    BegunAgainError,
     DuplicateDeviceError,
     ExcludedError,
     NotServedError,
@@ -44,11 +45,12 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.kubernetes.backend import Backend
 from gps.run import Run
 from gps.servicer import GpsServicer
+from tests.support.attempts import attempt_of
 from tests.support.programs import Program, wait_for_record
 from tests.support.tiers import SMALL, Clock, Tiers, small
 
 EXPERIMENT = small("method=oracle")
-RUN_ID = EXPERIMENT.run_id
+RUN_ID = attempt_of(EXPERIMENT)
 HELD_OUT = [60, 59, 59, 89, 88]  # what the devices have to measure on
 
 
@@ -99,7 +101,7 @@ async def submit(tiers: Tiers, *parts: rounds_pb2.UpdatePart, lps: str = "lps-0"
 async def first_part_of_the_model(tiers: Tiers, experiment: Experiment, device_id: str) -> rounds_pb2.ModelPart:
     """What a device gets first when the round is open."""
     request = rounds_pb2.FetchModelRequest(
-        run_id=experiment.run_id, child_id=device_id, home_id="lps-0", sent_round=-1, resume_round=-1
+        run_id=attempt_of(experiment), child_id=device_id, home_id="lps-0", sent_round=-1, resume_round=-1
     )
     async with grpc.aio.insecure_channel(tiers.lps["lps-0"].server.address) as channel:
         part: rounds_pb2.ModelPart = await anext(aiter(LpsServiceStub(channel).FetchModel(request)))
@@ -126,9 +128,20 @@ async def test_a_call_of_another_run_is_told_which_run_this_is(tiers: Tiers) -> 
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).FetchAssignment(pb.FetchAssignmentRequest(run_id="other-run")))
     assert isinstance(error, WrongRunError)
-    assert str(error) == f"this is run {RUN_ID}, not 'other-run'; restart with the experiment file of {RUN_ID}"
+    run_id = EXPERIMENT.run_id
+    assert str(error) == f"this is run {run_id}, not 'other-run'; restart with the experiment file of {run_id}"
     error = await refused(submit(tiers, header(shape=[16, 64], payload_bytes=4, run_id="other-run")))
     assert isinstance(error, WrongRunError)
+
+
+async def test_a_call_of_another_attempt_is_told_that_the_run_begins_again(tiers: Tiers) -> None:
+    run_id = f"{EXPERIMENT.run_id}/ffffffff"
+    async with grpc.aio.insecure_channel(tiers.address) as gps:
+        error = await refused(GpsServiceStub(gps).FetchAssignment(pb.FetchAssignmentRequest(run_id=run_id)))
+    assert isinstance(error, BegunAgainError)
+    assert str(error).startswith(f"run {EXPERIMENT.run_id} begins again; restart this process")
+    error = await refused(submit(tiers, header(shape=[16, 64], payload_bytes=4, run_id=run_id)))
+    assert isinstance(error, BegunAgainError)
 
 
 async def test_a_device_with_another_experiment_file_is_refused(tiers: Tiers) -> None:
@@ -205,7 +218,7 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
         for index, device_id in enumerate(experiment.device_ids()):
             await gps.Enroll(enrolment(index, device_id, experiment_sha256=experiment.digest))
         await tiers.until(lambda: tiers.run.phase == "training")
-        ids = {"run_id": experiment.run_id, "child_id": "lps-0", "home_id": "lps-0", "term": STALE}
+        ids = {"run_id": attempt_of(experiment), "child_id": "lps-0", "home_id": "lps-0", "term": STALE}
         stale = rounds_pb2.UpdateHeader(lps_id="lps-0", round=0, **ids)
         model = build_model(experiment.model, dataset_info(experiment.data))
 
@@ -252,7 +265,7 @@ async def test_an_update_of_other_shapes_or_of_10_gb_is_refused_by_its_header(
             await link.enroll(60, HELD_OUT[0], "")
             await link.assignment()
         await first_part_of_the_model(tiers, experiment, "device-000")
-        bad = header(shape=shape, payload_bytes=payload_bytes, child_id="device-000", run_id=experiment.run_id)
+        bad = header(shape=shape, payload_bytes=payload_bytes, child_id="device-000", run_id=attempt_of(experiment))
         error = await refused(submit(tiers, bad, rounds_pb2.UpdatePart(data=bytes(64))))
         assert isinstance(error, PayloadError)
         assert reason in str(error)
@@ -270,7 +283,7 @@ async def test_a_part_s_name_of_a_megabyte_is_cut_in_every_reason_that_repeats_i
             await link.enroll(60, HELD_OUT[0], "")
             await link.assignment()
         await first_part_of_the_model(tiers, experiment, "device-000")
-        bad = header(shape=[16, 64], payload_bytes=4840, child_id="device-000", run_id=experiment.run_id)
+        bad = header(shape=[16, 64], payload_bytes=4840, child_id="device-000", run_id=attempt_of(experiment))
         bad.header.payload.parts[0].name = "\x1b" * (1 << 20)
         error = await refused(submit(tiers, bad))
         assert isinstance(error, PayloadError)
@@ -337,10 +350,10 @@ async def test_an_lps_that_is_refused_is_gone_for_the_quorum_and_with_deadlines_
         for index, device_id in enumerate(experiment.device_ids()):
             await gps.Enroll(enrolment(index, device_id, experiment_sha256=experiment.digest))
         await tiers.until(lambda: tiers.run.rounds.server.awaited[0] == 0)
-        bad = header(shape=[1], payload_bytes=4, child_id="lps-0", lps_id="lps-0", run_id=experiment.run_id)
+        bad = header(shape=[1], payload_bytes=4, child_id="lps-0", lps_id="lps-0", run_id=attempt_of(experiment))
         error = await refused(gps.SubmitAggregate(iter([bad])))
         assert isinstance(error, PayloadError)
-        failure = pb.ReportFailureRequest(run_id=experiment.run_id, lps_id="lps-0", reason="if not I, nobody")
+        failure = pb.ReportFailureRequest(run_id=attempt_of(experiment), lps_id="lps-0", reason="if not I, nobody")
         assert isinstance(await refused(gps.ReportFailure(failure)), NotServedError)
         await tiers.start_devices()
         summary = (await tiers.ended()).summary

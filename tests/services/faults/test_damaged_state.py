@@ -40,7 +40,7 @@ SAME = ("model_sha256", "personal_sha256", "device_accuracy", "excluded", "lost_
 
 def newest(folder: Path) -> list[Path]:
     """The models in a cluster's folder, newest first."""
-    return sorted(folder.glob("*/lps-0/round-*.safetensors"), reverse=True)
+    return sorted(folder.glob("*/*/lps-0/round-*.safetensors"), reverse=True)
 
 
 def finished(folder: Path, text: str, *, rounds: int, dies_in: int, damaged: int) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ async def test_the_gps_has_the_vector_before_the_open_round_for_an_lps_that_repe
         await tiers.ended()
         if is_damaged:
             (tmp_path / "gps" / "shared-000002.safetensors").write_bytes(b"")
-        request = pb.FetchModelRequest(run_id=tiers.run.experiment.run_id, child_id="lps-0", sent_round=sent_round)
+        request = pb.FetchModelRequest(run_id=tiers.run.journal.attempt_id, child_id="lps-0", sent_round=sent_round)
         data, *_ = [part async for part in tiers.run.rounds.fetch(request)]
         part = data if isinstance(data, pb.ModelPart) else pb.ModelPart.FromString(data)
     assert said == (part.header.round if part.HasField("header") else part.WhichOneof("part"))

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from fedstrata.experiment import Experiment
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+from tests.support.attempts import attempt_of
 from tests.support.tiers import Tiers, small, whole_run
 
 DEADLINE = "{deadline_s: 20, quorum_ratio: 0.1}"
@@ -32,8 +33,8 @@ GROWTH_BYTES = 50 << 20  # by the same calls again
 FIELD = FieldDescriptor
 INTEGERS = st.sampled_from([-(2**63), -1, 0, 1, 2, 59, 60, 2**31, 2**40, 2**63 - 1])
 DOUBLES = st.sampled_from([0.0, -1.0, 0.5, 1e308, float("nan"), float("inf"), float("-inf")])
-RUN_IDS, DIGESTS = ([getattr(e, key) for e in (EXPERIMENT, WITH_PROFILES)] for key in ("run_id", "digest"))
-WORDS = [*RUN_IDS, *DIGESTS, *EXPERIMENT.device_ids(), "device-999", "lps-0", "lps-1", "lps-x"]
+RUN_IDS, DIGESTS = ([of(e) for e in (EXPERIMENT, WITH_PROFILES)] for of in (attempt_of, lambda e: e.digest))
+WORDS = [*RUN_IDS, EXPERIMENT.run_id, *DIGESTS, *EXPERIMENT.device_ids(), "device-999", "lps-0", "lps-1", "lps-x"]
 STRINGS = st.one_of(
     st.sampled_from([*WORDS, "update", "0/model", "eigenvectors", "fc1.weight", "", "\n", "é" * 5000]),
     st.text(max_size=8),

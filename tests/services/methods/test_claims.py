@@ -17,6 +17,7 @@ from fedstrata.v1.answers_pb2 import AnswerHeader, AnswerPart, ArrayHeader
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, RunServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 from gps.servicer import RunServicer
+from tests.support.attempts import attempt_of
 from tests.support.tiers import Tiers, small
 
 EXPERIMENT, WITH_PROFILES = small("method=oracle"), small()
@@ -138,7 +139,7 @@ async def test_an_update_that_claims_10_gb_is_refused_by_its_header(
     grouped: Tiers, name: str, is_aggregate: bool, number: int
 ) -> None:
     header = rounds_pb2.UpdateHeader(
-        run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", home_id="lps-0", round=number
+        run_id=attempt_of(EXPERIMENT), child_id="lps-0" if is_aggregate else "device-000", home_id="lps-0", round=number
     )
     header.payload.CopyFrom(claim(SHAPES[:2] if is_aggregate else SHAPES))
     stream = and_no_more(rounds_pb2.UpdatePart(header=header))
@@ -155,7 +156,7 @@ async def test_a_profile_that_claims_10_gb_is_refused_by_its_header(tmp_path: Pa
         request = pb.EnrollRequest(device_id="device-000", experiment_sha256=WITH_PROFILES.digest, num_examples=60)
         await gps.Enroll(request)
         header = AnswerHeader(
-            run_id=WITH_PROFILES.run_id,
+            run_id=attempt_of(WITH_PROFILES),
             device_id="device-000",
             arrays=[ArrayHeader(name="eigenvectors", dtype="float32", shape=[5, 64])],
             payload_bytes=10_000_000_000,
@@ -167,7 +168,7 @@ async def test_a_profile_that_claims_10_gb_is_refused_by_its_header(tmp_path: Pa
 async def test_a_report_larger_than_the_model_is_refused_and_leaves_no_file(grouped: Tiers) -> None:
     for global_round in range(EXPERIMENT.training.global_rounds):  # it comes after the last
         grouped.run.journal.rounds.close(global_round)
-    header = pb.ReportHeader(run_id=EXPERIMENT.run_id, lps_id="lps-0", home_id="lps-0")
+    header = pb.ReportHeader(run_id=attempt_of(EXPERIMENT), lps_id="lps-0", home_id="lps-0")
     mebibyte = pb.ReportPart(data=bytes(1 << 20))  # of a model that has less than a hundredth of that
     stream = and_no_more(pb.ReportPart(header=header), mebibyte, mebibyte)
     async with grpc.aio.insecure_channel(grouped.address) as channel:

@@ -21,7 +21,9 @@ RUN, DEVICE = "run-1", "device-007"
 
 
 def store(folder: Path, run_id: str = RUN, device_id: str = DEVICE) -> PersonalStore:
-    return PersonalStore(folder, run_id, device_id)
+    kept = PersonalStore(folder, run_id, device_id)
+    kept.enter("")
+    return kept
 
 
 def with_rounds(folder: Path, *lps_rounds: int) -> PersonalStore:
@@ -187,6 +189,20 @@ def test_birth_is_remembered_by_run_and_device_also_where_the_marker_is_damaged(
     assert store(tmp_path).was_born()
 
 
+def test_attempts_share_the_marker_but_no_state(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    first.mark_born()
+    first.enter("5f3a9c01")
+    first.save(3, arrays(3))
+    second = store(tmp_path)
+    second.enter("07b1d2e3")
+    assert second.at(9) is None
+    assert second.was_born()
+    second.save(1, arrays(1))
+    first.enter("5f3a9c01")
+    assert as_bytes(first.at(9)) == as_bytes((3, arrays(3)))
+
+
 def test_no_device_waits_for_the_disk_to_enrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", flushed.append)
@@ -204,6 +220,7 @@ def test_a_device_killed_while_it_keeps_a_state_has_the_one_before(tmp_path: Pat
         "import sys, pathlib, numpy\n"
         "from device.personal import PersonalStore\n"
         f"kept = PersonalStore(pathlib.Path(sys.argv[1]), {RUN!r}, {DEVICE!r})\n"
+        "kept.enter('')\n"
         "kept.save(2, {'model': numpy.ones(9, numpy.float32)})\n"
     )
     environment = {**os.environ, VARIABLE: json.dumps(order), "PYTHONPATH": str(Path(__file__).parents[3])}

@@ -28,7 +28,7 @@ from fedstrata.tensors import Flat, taken
 from fedstrata.trust.security import OPEN
 from fedstrata.v1.answers_pb2 import Answer
 from tests.support.methods import method_with
-from tests.support.round_jobs import Diary, job_of
+from tests.support.round_jobs import Diary, job_of, store_in
 
 TEXT = """
 name: one-round
@@ -386,7 +386,7 @@ async def test_a_round_that_is_done_again_by_another_process_has_the_same_bits(t
     model = host.model.initial(1)
 
     def store() -> PersonalStore:
-        return PersonalStore(tmp_path, "run", "device-001")
+        return store_in(tmp_path)
 
     await job_of(host, model, lps_round=0, store=store()).begin()
     sent = values_of(await job_of(host, model, lps_round=1, store=store()).begin())
@@ -415,7 +415,7 @@ async def test_what_the_device_uses_and_what_it_received_are_both_measured_and_t
 
 async def test_a_device_that_keeps_nothing_has_nothing_to_hash_or_to_write(tmp_path: Path) -> None:
     host = host_of("fedavg")
-    store = PersonalStore(tmp_path, "run", "device-001")
+    store = store_in(tmp_path)
     job = job_of(host, host.model.initial(1), store=store)
     await job.begin()
     assert store.at(99) is None
@@ -425,11 +425,11 @@ async def test_a_device_that_keeps_nothing_has_nothing_to_hash_or_to_write(tmp_p
 async def test_states_that_nobody_can_go_back_to_are_removed(fed_per: DeviceProcess, tmp_path: Path) -> None:
     host = fed_per
     base = taken(host.method.initial(host.model, 0), host.model.layout.slices_of(host.streams.travelling))
-    store = PersonalStore(tmp_path, "run", "device-001")
+    store = store_in(tmp_path)
     for number in range(7):
         await job_of(host, base, lps_round=number, store=store).begin()
     # in round 6 a global round began: both tiers above may go back to round 4, or to the round before it
-    assert sorted(int(path.stem) for path in tmp_path.glob("*.personal")) == [3, 4, 5, 6, 7]
+    assert sorted(int(path.stem) for path in tmp_path.rglob("*.personal")) == [3, 4, 5, 6, 7]
 
 
 class Secretive(Method):
@@ -481,7 +481,7 @@ class Counting(Secretive):
 
 async def test_plain_numbers_are_kept_as_arrays(tmp_path: Path) -> None:
     host = host_of("fedavg", own=Counting)
-    for store in (PersonalStore(tmp_path, "run", "device-001"), KeptInMemory()):
+    for store in (store_in(tmp_path), KeptInMemory()):
         await job_of(host, host.model.initial(0), store=store).begin()
         found = store.at(1)
         assert found is not None
@@ -489,7 +489,7 @@ async def test_plain_numbers_are_kept_as_arrays(tmp_path: Path) -> None:
 
 
 async def test_a_table_travels_as_a_difference_and_one_of_the_devices_own_is_kept(tmp_path: Path) -> None:
-    host, store = host_of("fedavg", own=Diary), PersonalStore(tmp_path, "run", "device-001")
+    host, store = host_of("fedavg", own=Diary), store_in(tmp_path)
     received = np.concatenate([host.model.initial(1), np.float32([2, 5])])
     for number in range(2):
         job = job_of(host, received, lps_round=number, store=store)

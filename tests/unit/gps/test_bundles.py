@@ -220,7 +220,8 @@ async def test_an_lps_can_neither_announce_nor_send_more_answers_than_there_can_
             yield pb.BundlePart(answer=pb.DeviceAnswer(device_index=0))
 
     run: Any = SimpleNamespace(
-        experiment=SimpleNamespace(run_id="run-1", device_count=5),
+        experiment=SimpleNamespace(device_count=5),
+        journal=SimpleNamespace(attempt_id="run-1"),
         reports=SimpleNamespace(counts=SimpleNamespace(note_repeated=None, keep=None)),
     )
     with pytest.raises(PayloadError, match="announced"):

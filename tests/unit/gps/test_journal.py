@@ -13,7 +13,8 @@ from textwrap import dedent
 
 import pytest
 
-from fedstrata.errors import StateError, WrongRunError
+from fedstrata.errors import PayloadError, StateError, WrongRunError
+from fedstrata.store.attempts import check_attempt
 from fedstrata.v1.rounds_pb2 import LpsRound
 from gps.journal.answers import BEFORE
 from gps.journal.devices import DeviceRow
@@ -84,6 +85,20 @@ def test_somebody_who_sets_the_clock_changes_no_duration(tmp_path: Path, monkeyp
         journal.begin_phase(phase)
     assert wall_seconds(journal.phases())["total"] < 60
     journal.close()
+
+
+def test_a_journal_keeps_its_attempt_and_a_new_one_has_another(tmp_path: Path) -> None:
+    first = opened(tmp_path).attempt_id
+    assert opened(tmp_path).attempt_id == first
+    check_attempt(first, "run-1")
+    (tmp_path / "elsewhere").mkdir()
+    assert opened(tmp_path / "elsewhere").attempt_id != first
+
+
+@pytest.mark.parametrize("said", ["run-1", "run-1/", "run-1/../../x", "run-2/00000000", "run-1/0000000G", "/00000000"])
+def test_an_attempt_that_is_no_folder_of_the_run_is_refused(said: str) -> None:
+    with pytest.raises(PayloadError, match="expected run-1/ and 8 hex digits"):
+        check_attempt(said, "run-1")
 
 
 def test_all_that_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:

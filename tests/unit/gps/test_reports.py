@@ -358,10 +358,13 @@ async def test_clusters_that_are_none_are_refused(setting: Setting) -> None:
 
 
 async def test_a_report_that_is_still_coming_keeps_no_record_waiting(setting: Setting) -> None:
-    run: Any = SimpleNamespace(experiment=setting.gps.experiment, reports=setting.reports, tell=lambda: None)
+    gps = setting.gps
+    run: Any = SimpleNamespace(
+        experiment=gps.experiment, journal=gps.journal, reports=setting.reports, tell=lambda: None
+    )
 
     async def half() -> AsyncIterator[pb.ReportPart]:
-        yield pb.ReportPart(header=header_of(run_id=setting.gps.experiment.run_id))
+        yield pb.ReportPart(header=header_of(run_id=gps.journal.attempt_id))
         await asyncio.Event().wait()
 
     call = asyncio.create_task(GpsServicer(run).SubmitReport(half(), Mock()))

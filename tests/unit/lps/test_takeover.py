@@ -31,6 +31,7 @@ from lps.kept.model_search import MOST_CUTS, Held, ModelSearch
 from lps.kept.state import ClusterState
 from lps.kept.takeover import Takeover, oldest_usable, round_to_open, write_start
 from lps.to_gps import NewestPlan
+from tests.support.attempts import attempt_of
 from tests.support.cluster_states import state_in
 from tests.support.gatherings import MEAN
 from tests.support.gps_parts import TEXT
@@ -39,7 +40,7 @@ from tests.support.two_layers import MODEL as LAYOUT
 from tests.support.two_layers import STREAMS as TWO_LAYERS
 
 EXPERIMENT = parse_experiment(TEXT, overrides=["training.lps_rounds_per_global_round=3"])
-RUN_ID = EXPERIMENT.run_id
+RUN_ID = attempt_of(EXPERIMENT)
 CODEC = PayloadCodec(LAYOUT, "float32")
 SHARED = [slice(0, 3)]
 STREAMS = replace(TWO_LAYERS, spans=False)
@@ -378,7 +379,7 @@ async def test_what_an_lps_wrote_in_an_earlier_term_is_used_only_if_no_device_ha
     experiment = parse_experiment(
         TEXT, overrides=["training.lps_rounds_per_global_round=3", "deadlines.gps={deadline_s: 5, quorum_ratio: 0.5}"]
     )
-    folder = tmp_path / experiment.run_id
+    folder = tmp_path / attempt_of(experiment)
     first = state_in(folder / "lps-0", LAYOUT, run_id=experiment.run_id, rounds_per_global=3)
     first.save(0, iter([MODEL]), ReportHeader()).close()
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.float32([-1, -2, -3]))
@@ -387,7 +388,7 @@ async def test_what_an_lps_wrote_in_an_earlier_term_is_used_only_if_no_device_ha
     assert session.holding.may_recover()
     shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
     taking_over = asyncio.create_task(session.holding.recover(shown.put_nowait))
-    await told(await shown.get(), "a", None, experiment.run_id)
+    await told(await shown.get(), "a", None, attempt_of(experiment))
     await taking_over
     third = state_in(folder / "lps-0.2", LAYOUT, run_id=experiment.run_id, rounds_per_global=3).newest(LOG)
     assert third is not None

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from device.__main__ import load
-from device.personal import PersonalStore
 from device.round_job import OWN_LAYERS
 from device.work import DeviceProcess
 from emulator.estimates.sizing import device_memory
@@ -20,7 +19,7 @@ from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, taken
 from fedstrata.trust.security import OPEN
 from tests.support.methods import method_with
-from tests.support.round_jobs import Diary, job_of
+from tests.support.round_jobs import Diary, job_of, store_in
 
 TEXT = """
 name: three-models
@@ -87,7 +86,7 @@ def test_memory_is_that_of_the_largest_model() -> None:
 
 
 async def test_a_device_goes_on_with_its_own_layers_and_begins_them_anew_with_another_model(tmp_path: Path) -> None:
-    host, store = host_of(experiment()), PersonalStore(tmp_path, "run", "device-001")
+    host, store = host_of(experiment()), store_in(tmp_path)
     received = np.zeros(host.streams.travelling.size, np.float32)
     kept: Flat | None = None
     for number in range(6):  # the third global round begins with LPS round 4
@@ -114,7 +113,7 @@ async def test_a_table_of_the_devices_own_goes_on_where_the_model_changes(tmp_pa
     method = method_with(Local, {"name": "own:Local"}, Facts(device_count=3))
     host = host_of(found)
     host = DeviceProcess(**{**vars(host), "method": method, "architectures": Architectures(found, method)})
-    store = PersonalStore(tmp_path, "run", "device-001")
+    store = store_in(tmp_path)
     for number in range(5):
         job = job_of(host, np.float32([0, 0]), lps_round=number, store=store)
         assert job.work.tables["rounds"].tolist() == [number]

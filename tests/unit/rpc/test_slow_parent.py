@@ -21,6 +21,7 @@ from fedstrata.trust.security import OPEN
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub, add_GpsServiceServicer_to_server
+from tests.support.attempts import attempt_of
 from tests.support.gps_parts import IDS, TEXT
 from tests.support.loop_time import LoopTime, turns
 
@@ -42,7 +43,8 @@ class SlowGps:
         return reply
 
     async def Enroll(self, request: pb.EnrollRequest, **given: Any) -> pb.EnrollResponse:
-        return await self._answered(f"Enroll {request.device_id}", pb.EnrollResponse(), given)
+        reply = pb.EnrollResponse(run_id=attempt_of(parse_experiment(TEXT)))
+        return await self._answered(f"Enroll {request.device_id}", reply, given)
 
     async def SubmitAnswer(
         self, parts: AsyncIterator[answers_pb2.AnswerPart], **given: Any

@@ -30,7 +30,7 @@ demo: $(VENV)/.runs ## run experiments/digits.yaml on this machine, to a finishe
 	$(BIN)/fedstrata run experiments/digits.yaml --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: setup ## unit, service and chart tests: no root, no Kubernetes
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder  # the longest come first
+	$(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder  # the longest come first, and many wait
 
 test-search: setup ## properties tried on many more examples, drawn anew each time: two minutes
 	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile search --timeout 1200 --numprocesses auto --dist loadfile

@@ -27,6 +27,7 @@ from fedstrata.rounds import Offer
 from fedstrata.rpc.payload import parts_header, payload_header
 from fedstrata.rules.registry import sends_sums
 from fedstrata.store import ModelInMemory
+from fedstrata.store.attempts import new_attempt
 from fedstrata.streams.streams import UPDATE_PART, streams_of
 from fedstrata.tasks import make_task
 from fedstrata.tensors import Layout, PayloadCodec
@@ -52,6 +53,7 @@ class _Sizes:
         method, info = make_method(experiment), dataset_info(experiment.data)
         streams = streams_of(experiment, method, build_model(experiment.model, info))
         self._experiment, self._streams, self._task = experiment, streams, make_task(experiment)
+        self._attempt_id = new_attempt(experiment.run_id)  # all attempts have ids of one size
         self._clusters = max(1, method.clusters_known)
         self.examples = example_counts(experiment, dataset)
         self._held_out = held_out_counts(experiment, dataset)
@@ -70,9 +72,8 @@ class _Sizes:
     def to_device(self, number: int) -> int:
         """Return the bytes that a device receives with the model of LPS round `number`."""
         of = number // self._experiment.training.lps_rounds_per_global_round
-        return _model_bytes(
-            self._device_model, pb.ModelHeader(run_id=self._experiment.run_id, round=number, global_round=of)
-        )
+        header = pb.ModelHeader(run_id=self._attempt_id, round=number, global_round=of)
+        return _model_bytes(self._device_model, header)
 
     def of_device(self, index: int, home_id: str, number: int) -> int:
         """Return the bytes of the update that device `index` sends for the model of LPS round `number`."""
@@ -84,7 +85,7 @@ class _Sizes:
         )
         is_measured = training.is_measured(number // training.lps_rounds_per_global_round)
         header = pb.UpdateHeader(
-            run_id=experiment.run_id,
+            run_id=self._attempt_id,
             child_id=name,
             home_id=home_id,
             round=number,
@@ -98,7 +99,7 @@ class _Sizes:
     def to_lps(self, global_round: int, begins_ns: int) -> int:
         """Return the bytes that an LPS receives with the model of a global round. This round begins at `begins_ns`."""
         header = pb.ModelHeader(
-            run_id=self._experiment.run_id,
+            run_id=self._attempt_id,
             round=global_round,
             global_round=global_round,
             plan_version=PLAN_VERSION,
@@ -112,7 +113,7 @@ class _Sizes:
         """
         up = self._experiment.links.lps_gps.up
         header = pb.UpdateHeader(
-            run_id=self._experiment.run_id, child_id=name, home_id=name, round=global_round, train_loss=1.0
+            run_id=self._attempt_id, child_id=name, home_id=name, round=global_round, train_loss=1.0
         )
         if self.spans:
             codec = PayloadCodec(self._up.tensors, "exact" if self._is_exact else up)

@@ -94,7 +94,7 @@ class MaskedFor:
             raise RosterError(
                 f"the LPS asks to mask an update {word} {quoted(*sorted(which)[:MOST_NAMED])}, unlike before. The two "
                 "sums would reveal updates, and the experiment file announces no such change; this device waits for "
-                "the first list"
+                "the first list (if the run has begun again, give it another seed)"
             )
         if self._changes.is_none and max_examples != self._max_examples:
             raise PayloadError(

@@ -1,12 +1,13 @@
 """Define the command `bench-device`, which measures how fast this machine trains as a device."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from emulator.commands.options import only_json
 from emulator.commands.package import EXPERIMENT
+from emulator.console.json_lines import print_json
 
 if TYPE_CHECKING:
     from device.pace import Pace
@@ -23,7 +24,9 @@ def bench_device(
     rounds: Annotated[
         int, typer.Option(min=1, max=10_000, help="Measure this many LPS rounds, after one to warm up.")
     ] = 9,
-    is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    is_json: Annotated[
+        bool, typer.Option("--json", callback=only_json, help="Print the result as one JSON object.")
+    ] = False,
 ) -> None:
     """Measure how long this machine trains an example, for the key compute.per_example."""
     from device.pace import data_here, measured_pace, training_job
@@ -32,7 +35,10 @@ def bench_device(
 
     loaded = load_experiment(find_experiment(experiment), overrides or ())
     pace = measured_pace(training_job(loaded, data_here(loaded), device), rounds)
-    print(json.dumps(pace_fields(pace, loaded)) if is_json else said_of(pace, loaded))
+    if is_json:
+        print_json(pace_fields(pace, loaded))
+    else:
+        print(said_of(pace, loaded))
 
 
 def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:

@@ -241,7 +241,7 @@ class Contents:
     ] = None
 
 
-def _only_json(context: typer.Context, is_json: bool) -> bool:
+def only_json(context: typer.Context, is_json: bool) -> bool:
     """If a command prints JSON, keep other text off standard output until the command ends."""
     if is_json:
         context.with_resource(json_alone())
@@ -254,6 +254,6 @@ class Output:
 
     is_json: Annotated[
         bool,
-        typer.Option("--json", callback=_only_json, help="Print one JSON object per line; the last is the summary."),
+        typer.Option("--json", callback=only_json, help="Print one JSON object per line; the last is the summary."),
     ] = False
     is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False

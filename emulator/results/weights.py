@@ -25,9 +25,10 @@ def read_weights(record: RunRecord, cluster: str) -> dict[str, NDArray[np.float3
 
     path = record.folder / "models" / f"{cluster}.safetensors"
     if record.summary.status != "completed" and cluster not in record.summary.model_sha256:
+        may_resume = (record.folder / "state").is_dir()
+        finish = f"fedstrata run --resume {record.folder}" if may_resume else "its state, and fetch the record again"
         raise DataError(
-            f"{record.folder} has no model of {cluster}, because the run did not complete; finish it with "
-            f"fedstrata run --resume {record.folder}"
+            f"{record.folder} has no model of {cluster}, because the run did not complete; finish it with {finish}"
         )
     try:
         check_regular(path)

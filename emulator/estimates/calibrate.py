@@ -239,17 +239,21 @@ class _Calibration:
         """Return how much longer each global round took than links and LPS rounds explain, in seconds per crossing of
         LPSs' links. The update crosses them and, unless LPSs compute it themselves, the model.
         """
-        closed, took = self._retimed(experiment).times.global_rounds, global_rounds_s(self._record)
+        took = global_rounds_s(self._record)
         crossings = {row.global_round: 2 if row.down_s else 1 for row in self._record.waits if row.tier == "gps"}
         return [
-            (took[number] - (times.ends_ns - times.begins_ns) / 1e9) / crossings[number]
-            for number, times in enumerate(closed.values(), 1)
+            (took[number] - predicted_s) / crossings[number]
+            for number, predicted_s in enumerate(self._predicted_s(experiment), 1)
         ]
+
+    def _predicted_s(self, experiment: Experiment) -> list[float]:
+        """Return how long each global round of the run takes on the virtual clock, in seconds."""
+        closed = self._retimed(experiment).times.global_rounds.values()
+        return [(times.ends_ns - times.begins_ns) / 1e9 for times in closed]
 
     def _predicted(self, experiment: Experiment) -> list[str]:
         """Return sentences about the prediction of the run's own global rounds."""
-        closed = self._retimed(experiment).times.global_rounds.values()
-        predicted = Fitted.of((each.ends_ns - each.begins_ns) / 1e9 for each in closed)
+        predicted = Fitted.of(self._predicted_s(experiment))
         took = global_rounds_s(self._record)
         own = Fitted.of(took.values())
         besides = self._record.summary.wall_seconds.get("train", 0.0) - sum(took.values())

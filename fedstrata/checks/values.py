@@ -89,7 +89,7 @@ def _check_newcomers(experiment: Experiment, method: Method) -> None:
             f"newcomers.share {settings.share:g} of {count} devices selects no device (one device of each group is "
             "never a newcomer); raise newcomers.share, or list devices in newcomers.devices"
         )
-    founders = [index for index in range(count) if index not in newcomers]
+    founders = _founders(experiment)
     if len(founders) < clusters:
         raise ExperimentError(
             f"newcomers: {len(founders)} devices are not newcomers, too few for {clusters} clusters; name fewer "
@@ -134,10 +134,14 @@ def _check_attacks(experiment: Experiment) -> None:
             )
 
 
+def _founders(experiment: Experiment) -> list[int]:
+    """Return the indexes of the devices that are not newcomers."""
+    return [index for index in range(experiment.device_count) if index not in experiment.newcomer_indexes]
+
+
 def _check_rules(experiment: Experiment, method: Method) -> None:
-    newcomers = experiment.newcomer_indexes
-    founders = [name for index, name in enumerate(experiment.device_ids()) if index not in newcomers]
-    make_rule(experiment, "lps").check(founders)
+    ids = experiment.device_ids()
+    make_rule(experiment, "lps").check([ids[index] for index in _founders(experiment)])
     if known := lps_known(experiment, method):
         make_rule(experiment, "gps").check([f"lps-{number}" for number in range(known)])
 
